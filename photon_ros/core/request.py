@@ -1,0 +1,50 @@
+"""Request: one question about one frame, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from photon_ros.core.errors import InputError
+from photon_ros.core.frame import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One skill and one prompt on one frame.
+
+    Attributes:
+        skill: "point", "detect", ... (see photon_ros.skills).
+        prompt: what to look for, plain text.
+        frame: the image asked about; None asks without an image (text skills only).
+        max_objects: objects after which the answer ends; at least 1.
+        max_tokens: text tokens after which an answer ends; at least 1.
+        max_crops: budget of local crops; 0 looks at the global crop only, None takes the
+            model's own limit.
+        temperature: 0 picks the most likely token; above 0 samples.
+        top_p: mass of the tokens sampled from, in (0, 1].
+        seed: makes sampling repeatable.
+        deadline_s: time on the ``time.monotonic`` clock after which nobody wants the answer.
+    """
+
+    skill: str
+    prompt: str
+    frame: Frame | None = None
+    max_objects: int = 50
+    max_tokens: int = 768
+    max_crops: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_objects < 1:
+            raise InputError(f"max_objects must be >= 1, got {self.max_objects}")
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens must be >= 1, got {self.max_tokens}")
+        if self.max_crops is not None and self.max_crops < 0:
+            raise InputError(f"max_crops must be >= 0, got {self.max_crops}")
+        if self.temperature < 0:
+            raise InputError(f"temperature must be >= 0, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be in (0, 1], got {self.top_p}")
