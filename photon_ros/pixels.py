@@ -4,7 +4,7 @@ The two entry points, each raising ImageError with the reason:
 
     decode_raw(data, *, encoding, width, height, step, is_bigendian=False,
                depth_policy="reject", max_pixels=MAX_PIXELS) -> (height, width, 3) uint8 RGB
-    decode_compressed(data, *, format="", depth_policy="reject", max_pixels=MAX_PIXELS)
+    decode_compressed(data, *, image_format="", depth_policy="reject", max_pixels=MAX_PIXELS)
                -> (height, width, 3) uint8 RGB
 
 Nothing in a message is trusted: a width, step, size or encoding that does not fit the bytes is
@@ -212,10 +212,7 @@ def _rows(
     num_rows = height * layout.rows_per_2 // 2
     if step < row_bytes:
         raise ImageError(f"step is {step} bytes; {width} pixels of {encoding} take {row_bytes}")
-    try:
-        flat = np.frombuffer(data, np.uint8)
-    except (ValueError, BufferError) as error:
-        raise ImageError(f"image data cannot be read as bytes: {error}") from error
+    flat = _flat_bytes(data)
     least, most = step * (num_rows - 1) + row_bytes, step * num_rows
     if not least <= flat.size <= most:
         raise ImageError(
@@ -231,28 +228,36 @@ def _rows(
     return np.ascontiguousarray(rows).view(dtype).astype(dtype.newbyteorder("="))
 
 
+def _flat_bytes(data: RawData) -> Pixels:
+    if len(data) == 0:  # numpy refuses an empty buffer
+        return np.zeros(0, np.uint8)
+    try:
+        return np.frombuffer(data, np.uint8)
+    except (ValueError, BufferError) as error:
+        raise ImageError(f"image data cannot be read as bytes: {error}") from error
+
+
 def decode_compressed(
     data: RawData,
     *,
-    format: str = "",
+    image_format: str = "",
     depth_policy: DepthPolicy = "reject",
     max_pixels: int = MAX_PIXELS,
 ) -> Pixels:
     """Return the RGB pixels of a sensor_msgs/CompressedImage, (height, width, 3) uint8.
 
-    Any format Pillow reads; what the bytes say counts, not what ``format`` says, except that
+    Any format Pillow reads; what the bytes say counts, not what ``image_format`` says, except that
     "compressedDepth" is refused (its bytes are not a plain image) and that a 16-bit picture
     whose format starts with 16UC1 is depth. An orientation tag is not applied: calibration and
     detections are in the sensor's pixels.
     """
-    if "compressedDepth" in format:
-        raise ImageError(f"compressed format {format!r} is not supported: publish the depth raw")
-    try:
-        stream = io.BytesIO(memoryview(data))
-    except (TypeError, BufferError) as error:
-        raise ImageError(f"compressed image cannot be read as bytes: {error}") from error
+    if "compressedDepth" in image_format:
+        raise ImageError(
+            f"compressed format {image_format!r} is not supported: publish the depth raw"
+        )
+    stream = io.BytesIO(_flat_bytes(data).tobytes())
     with open_image(stream, "compressed image", max_pixels) as image:
-        if format.startswith("16UC1"):
+        if image_format.startswith("16UC1"):
             _check_depth(True, "16UC1", depth_policy)
             return _normalized_depth(np.asarray(image, dtype=np.uint16), image.width)
         return rgb_from_pillow(image)
