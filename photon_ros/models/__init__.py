@@ -1,0 +1,1 @@
+"""Model families: how a checkpoint on disk becomes something the engine can step."""

@@ -1,0 +1,45 @@
+"""Pieces that the vision encoder, the text decoder and the region model share."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NORM_EPS = 1e-5  # every layer norm of the family, vision included
+
+
+class Mlp(nn.Module):
+    """Linear, GELU in its tanh form, linear: (..., dim_in) to (..., dim_out)."""
+
+    def __init__(self, dim_in: int, dim_inner: int, dim_out: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim_in, dim_inner)
+        self.fc2 = nn.Linear(dim_inner, dim_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply both layers."""
+        inner = F.gelu(
+            F.linear(x, self.fc1.weight, self.fc1.bias),
+            approximate="tanh",
+        )
+        return F.linear(inner, self.fc2.weight, self.fc2.bias)
+
+
+class AttentionWeights(nn.Module):
+    """The two linears around an attention: fused [q | k | v], and the output projection."""
+
+    def __init__(self, dim: int, num_heads: int, num_kv_heads: int) -> None:
+        super().__init__()
+        head_dim = dim // num_heads
+        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * head_dim)
+        self.proj = nn.Linear(dim, dim)
+
+
+def norm(x: Tensor, weights: nn.LayerNorm) -> Tensor:
+    """Layer norm over the last dimension, without the cost of a module call."""
+    return F.layer_norm(x, weights.normalized_shape, weights.weight, weights.bias, weights.eps)
+
+
+def linear(x: Tensor, weights: nn.Linear) -> Tensor:
+    """Affine map of the last dimension, without the cost of a module call."""
+    return F.linear(x, weights.weight, weights.bias)
