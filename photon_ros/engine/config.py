@@ -1,0 +1,49 @@
+"""EngineConfig: the sizes an engine is built with, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from photon_ros.core.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and modes of one engine.
+
+    Attributes:
+        max_rows: sequences that decode together; each also owns one lane of the relay.
+        max_prefixes: encoded frames kept at once.
+        page_size: positions per KV page.
+        num_private_pages: KV pages for prompts and answers, beside the frame prefixes.
+        max_prefixes_per_step: new frames one prefill step may encode. It bounds how long a
+            prefill delays the commits behind it.
+        pipelined: False is the same loop at depth one, the oracle and the baseline.
+        hold_constrained: sample every constrained row only after the commit before it, as a
+            grammar that cannot look ahead must. Slower; the tokens are the same.
+    """
+
+    max_rows: int = 16
+    max_prefixes: int = 8
+    page_size: int = 16
+    num_private_pages: int = 256
+    max_prefixes_per_step: int = 2
+    pipelined: bool = True
+    hold_constrained: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_rows",
+            "max_prefixes",
+            "page_size",
+            "num_private_pages",
+            "max_prefixes_per_step",
+        ):
+            value = getattr(self, name)
+            if value < 1:
+                raise InputError(f"{name} must be >= 1, got {value}")
+
+    @property
+    def max_inflight_steps(self) -> int:
+        """Steps launched and not yet committed: one when blocking, two when pipelined."""
+        return 2 if self.pipelined else 1

@@ -1,0 +1,125 @@
+"""DecodeSlot: every buffer one step needs, allocated once.
+
+The host side is written by the tick and read by copies that may still be queued, and the
+landing side is written by a copy that may still be queued: so a slot is busy from launch to
+the end of its commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.device import Device, Event
+from photon_ros.engine.interfaces import FrameCrops, ModelSpec, SampledToken
+
+# Columns of the landing buffers.
+LANDED_ID, LANDED_COORD, LANDED_WIDTH, LANDED_HEIGHT = range(4)
+LANDED_PROB, LANDED_BIN_PROB = range(2)
+# Columns of the sampling controls.
+CONTROL_FORCED, CONTROL_SPATIAL, CONTROL_SEED, CONTROL_POSITION = range(4)
+NUM_CONTROLS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInputs:
+    """Device views of what one forward of ``rows`` rows and T tokens reads, all int64.
+
+    Attributes:
+        lanes, last_index: (rows,) relay row, and index of each row's last real token.
+        token_ids, positions, private_positions, write_slots: (rows, T).
+        page_table: (rows, num_pages).
+    """
+
+    lanes: Tensor
+    last_index: Tensor
+    token_ids: Tensor
+    positions: Tensor
+    private_positions: Tensor
+    write_slots: Tensor
+    page_table: Tensor
+
+
+class DecodeSlot:
+    """Staging, results and the event of one step at a time.
+
+    Attributes:
+        inputs_host, inputs: (capacity,) int64, host and device: the packed ForwardInputs.
+        controls_host, controls: (max_rows, NUM_CONTROLS) int64, host and device.
+        sampling_host, sampling: (max_rows, 2) float32, temperature and top_p.
+        mask_host, mask: (max_rows, vocab) bool, True = disallowed.
+        crops_host, crops: (max_prefixes_per_step, max_crops + 1, crop, crop, 3) uint8.
+        hidden: (max_rows, dim) model dtype, device; last hidden state of each row.
+        landed, landed_probs: (max_rows, 4) int64 and (max_rows, 2) float32, device.
+        landed_host, landed_probs_host: where the copies land; free after commit.
+        copied_event: after this step's copies; set by finalize_sampling.
+    """
+
+    def __init__(self, slot_id: int, device: Device, spec: ModelSpec, config: EngineConfig) -> None:
+        self.slot_id = slot_id
+        rows = config.max_rows
+        pages = -(-spec.max_context // config.page_size)
+        capacity = rows * (2 + 4 * spec.max_context + pages)
+        self.inputs_host = device.host_buffer((capacity,), torch.int64)
+        self.inputs = device.device_buffer((capacity,), torch.int64)
+        self.controls_host = device.host_buffer((rows, NUM_CONTROLS), torch.int64)
+        self.controls = device.device_buffer((rows, NUM_CONTROLS), torch.int64)
+        self.sampling_host = device.host_buffer((rows, 2), torch.float32)
+        self.sampling = device.device_buffer((rows, 2), torch.float32)
+        self.mask_host = device.host_buffer((rows, spec.vocab_size), torch.bool)
+        self.mask = device.device_buffer((rows, spec.vocab_size), torch.bool)
+        side = spec.crop_size_px
+        crops_shape = (config.max_prefixes_per_step, spec.max_crops + 1, side, side, 3)
+        self.crops_host = device.host_buffer(crops_shape, torch.uint8)
+        self.crops = device.device_buffer(crops_shape, torch.uint8)
+        self.hidden = device.device_buffer((rows, spec.dim), spec.dtype)
+        self.landed = device.device_buffer((rows, 4), torch.int64)
+        self.landed_probs = device.device_buffer((rows, 2), torch.float32)
+        self.landed_host = device.host_buffer((rows, 4), torch.int64)
+        self.landed_probs_host = device.host_buffer((rows, 2), torch.float32)
+        self.copied_event: Event | None = None
+
+    def stage_inputs(self, fields: list[NDArray[np.int64]]) -> tuple[int, ForwardInputs]:
+        """Pack the fields of ForwardInputs, in its order, into the host staging.
+
+        Returns the number of int64 to copy and the device views they will land in.
+        """
+        host = self.inputs_host.numpy()
+        views = []
+        end = 0
+        for array in fields:
+            begin, end = end, end + array.size
+            host[begin:end] = array.reshape(-1)
+            views.append(self.inputs[begin:end].view(array.shape))
+        return end, ForwardInputs(*views)
+
+    def stage_crops(self, frames: list[FrameCrops]) -> tuple[list[Tensor], list[Tensor]]:
+        """Write frames to the host staging; return the (host, device) views to copy between."""
+        hosts, devices = [], []
+        for index, frame in enumerate(frames):
+            count = frame.pixels.shape[0]
+            host = self.crops_host[index, :count]
+            host.numpy()[...] = frame.pixels
+            hosts.append(host)
+            devices.append(self.crops[index, :count])
+        return hosts, devices
+
+    def landed_tokens(self, num_rows: int) -> list[SampledToken]:
+        """Return what landed on the host; only valid after ``copied_event``."""
+        ids = self.landed_host[:num_rows].tolist()
+        probs = self.landed_probs_host[:num_rows].tolist()
+        return [
+            SampledToken(
+                id=landed[LANDED_ID],
+                coord_bin=landed[LANDED_COORD],
+                size_bins=(landed[LANDED_WIDTH], landed[LANDED_HEIGHT]),
+                prob=prob[LANDED_PROB],
+                bin_prob=prob[LANDED_BIN_PROB],
+            )
+            for landed, prob in zip(ids, probs, strict=True)
+        ]

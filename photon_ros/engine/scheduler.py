@@ -1,0 +1,190 @@
+"""Scheduler: who waits, who is admitted, and what the next step computes. No torch.
+
+Admission is in deadline order, then in order of arrival. A sequence is admitted whole: a lane,
+every private page it can ever need, and a hold on its frame's prefix. So nothing admitted can
+run out of pages. The head of the queue is never overtaken, so nothing starves.
+
+Prefill and decode steps alternate while there is work for both: a burst of new requests does
+not stop running answers, and running answers do not keep new requests waiting.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from photon_ros.core.errors import CapacityError
+from photon_ros.core.result import EndReason
+from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.page_pool import PagePool, Prefix
+from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
+
+StepKind = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step to launch.
+
+    Attributes:
+        sequences: its rows in order; rows that share a prefix are neighbours.
+        new_prefixes: frames to encode before the rows run; only in a prefill.
+    """
+
+    kind: StepKind
+    sequences: list[Sequence]
+    new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
+
+
+class Scheduler:
+    """Waiting and running sequences over one page pool."""
+
+    def __init__(
+        self, pool: PagePool, config: EngineConfig, *, max_context: int, prefix_len: int
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        self._max_context = max_context
+        self._prefix_len = prefix_len
+        self._free_lanes = list(range(config.max_rows - 1, -1, -1))
+        self._arrivals = itertools.count()
+        self._waiting: list[tuple[float, int, Sequence]] = []
+        self.running: list[Sequence] = []
+        self._last_kind: StepKind = "decode"
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences not yet admitted."""
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Sequences not yet admitted, first to be admitted first."""
+        return [sequence for _, _, sequence in self._waiting]
+
+    @property
+    def num_free_lanes(self) -> int:
+        """Lanes nobody owns."""
+        return len(self._free_lanes)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence; raises CapacityError when it can never be admitted."""
+        start = self._prefix_len if sequence.source is not None else 0
+        prompt_end = start + len(sequence.prompt_ids)
+        if prompt_end > self._max_context:
+            raise CapacityError(
+                f"the prompt needs {prompt_end} positions; the model's context holds "
+                f"{self._max_context}"
+            )
+        # Token n is sampled after n - 1 decode steps, the last at position prompt_end + n - 2.
+        context_cap = self._max_context - prompt_end + 1
+        sequence.max_new_tokens = sequence.state.max_new_tokens
+        if context_cap < sequence.max_new_tokens:
+            sequence.max_new_tokens = context_cap
+            sequence.length_reason = EndReason.MAX_CONTEXT
+        needed = self._pages_needed(sequence)
+        if needed > self._pool.num_private_pages:
+            raise CapacityError(
+                f"the request needs {needed} KV pages of {self._config.page_size} positions; "
+                f"the cache holds {self._pool.num_private_pages}"
+            )
+        deadline_s = math.inf if sequence.deadline_s is None else sequence.deadline_s
+        bisect.insort(
+            self._waiting, (deadline_s, next(self._arrivals), sequence), key=lambda item: item[:2]
+        )
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Take a sequence out of the queue or of the running set; it keeps what it owns."""
+        if sequence.status is SequenceStatus.WAITING:
+            self._waiting = [item for item in self._waiting if item[2] is not sequence]
+        elif sequence in self.running:
+            self.running.remove(sequence)
+
+    def expired(self, now_s: float) -> list[Sequence]:
+        """Return waiting and running sequences whose deadline has passed."""
+        late = [sequence for deadline_s, _, sequence in self._waiting if deadline_s <= now_s]
+        late += [s for s in self.running if s.deadline_s is not None and s.deadline_s <= now_s]
+        return late
+
+    def plan(self) -> StepPlan | None:
+        """Return the next step to launch, admitting its sequences; None when there is none."""
+        decode = self._decode_rows()
+        if self._waiting and (self._last_kind == "decode" or not decode):
+            plan = self._plan_prefill()
+            if plan is not None:
+                self._last_kind = "prefill"
+                return plan
+        if not decode:
+            return None
+        self._last_kind = "decode"
+        return StepPlan("decode", decode)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back everything a finalized sequence owns, exactly once."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._pool.give_pages(sequence.pages)
+            if sequence.prefix is not None:
+                self._pool.let_go(sequence.prefix)
+            self._free_lanes.append(sequence.lane)
+        sequence.status = SequenceStatus.RELEASED
+        sequence.pages = []
+        sequence.prefix = None
+        sequence.lane = -1
+
+    def _decode_rows(self) -> list[Sequence]:
+        rows = [
+            sequence
+            for sequence in self.running
+            if sequence.can_launch_decode
+            and sequence.num_inflight < self._config.max_inflight_steps
+        ]
+        rows.sort(key=_row_order)
+        return rows
+
+    def _plan_prefill(self) -> StepPlan | None:
+        admitted: list[Sequence] = []
+        new_prefixes: list[tuple[Prefix, PrefixSource]] = []
+        while self._waiting:
+            sequence = self._waiting[0][2]
+            source = sequence.source
+            is_new = source is not None and not self._pool.has_prefix(source.key)
+            if is_new and len(new_prefixes) == self._config.max_prefixes_per_step:
+                break
+            if not self._fits(sequence):
+                break
+            del self._waiting[0]
+            self._admit(sequence)
+            admitted.append(sequence)
+            if is_new and source is not None and sequence.prefix is not None:
+                new_prefixes.append((sequence.prefix, source))
+        if not admitted:
+            return None
+        admitted.sort(key=_row_order)
+        return StepPlan("prefill", admitted, new_prefixes)
+
+    def _fits(self, sequence: Sequence) -> bool:
+        return (
+            bool(self._free_lanes)
+            and self._pages_needed(sequence) <= self._pool.num_free_pages
+            and (sequence.source is None or self._pool.can_hold(sequence.source.key))
+        )
+
+    def _admit(self, sequence: Sequence) -> None:
+        sequence.lane = self._free_lanes.pop()
+        sequence.pages = self._pool.take_pages(self._pages_needed(sequence))
+        if sequence.source is not None:
+            sequence.prefix = self._pool.hold(sequence.source.key)
+        sequence.status = SequenceStatus.RUNNING
+        self.running.append(sequence)
+
+    def _pages_needed(self, sequence: Sequence) -> int:
+        # The last sampled token is never fed, so it needs no position.
+        positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
+        return -(-positions // self._config.page_size)
+
+
+def _row_order(sequence: Sequence) -> tuple[int, int]:
+    return (-1 if sequence.prefix is None else sequence.prefix.first_page, sequence.lane)

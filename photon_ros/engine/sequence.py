@@ -1,0 +1,125 @@
+"""Sequence: the engine's state of one request. No torch.
+
+Two clocks count tokens. ``num_launched`` moves when a step that samples the next token is
+launched, ``num_committed`` when that token has reached the host. Their difference is the
+number of steps in flight for a live sequence, at most two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from photon_ros.core.result import EndReason
+
+if TYPE_CHECKING:  # the interfaces name tensors; a sequence never touches one
+    from photon_ros.engine.interfaces import FrameCrops, SkillState
+    from photon_ros.engine.page_pool import Prefix
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"  # not admitted: owns nothing
+    RUNNING = "running"  # owns a lane, pages and a hold on its prefix
+    RELEASED = "released"  # gave everything back, exactly once
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSource:
+    """What a frame's prefix is made from.
+
+    ``key`` identifies frame, crop settings and model; sequences with equal keys share pages.
+    """
+
+    key: Hashable
+    crops: FrameCrops
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How free tokens are chosen; temperature 0 takes the most likely one."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a sequence ended: an error, or else an end reason (None: its grammar ended it)."""
+
+    error: BaseException | None = None
+    by_length: EndReason | None = None
+
+
+@dataclass(slots=True)
+class SequenceClock:
+    """Times of one sequence on the steady clock, in seconds, and what its steps held."""
+
+    submitted_s: float = 0.0
+    launched_s: float = 0.0
+    first_token_s: float = 0.0
+    finalized_s: float = 0.0
+    num_decode_steps: int = 0
+    num_decode_rows: int = 0  # summed over its decode steps
+    zombie_steps: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One request in the engine; only the engine's thread changes it after submission.
+
+    Attributes:
+        prompt_ids: ids after the prefix, or the whole prompt with BOS when there is none.
+        state: the grammar; told every committed token.
+        source: the frame asked about; None for text only.
+        on_done: called once, on the engine's thread, when the sequence is finalized.
+        lane: row of the relay that carries its next input embedding between steps.
+        pages: private KV pages, in position order.
+        prefix: its hold on the frame's shared pages.
+    """
+
+    prompt_ids: tuple[int, ...]
+    state: SkillState
+    on_done: Callable[[Sequence, Outcome], None]
+    source: PrefixSource | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    deadline_s: float | None = None
+    status: SequenceStatus = SequenceStatus.WAITING
+    finalized: bool = False
+    inflight_refs: int = 0
+    num_launched: int = 0
+    num_committed: int = 0
+    max_new_tokens: int = 0
+    length_reason: EndReason = EndReason.MAX_TOKENS
+    lane: int = -1
+    pages: list[int] = field(default_factory=list)
+    prefix: Prefix | None = None
+    clock: SequenceClock = field(default_factory=SequenceClock)
+
+    @property
+    def num_inflight(self) -> int:
+        """Tokens launched and not yet committed."""
+        return self.num_launched - self.num_committed
+
+    @property
+    def can_launch_decode(self) -> bool:
+        """True when a decode step for the next token may be launched."""
+        return (
+            self.status is SequenceStatus.RUNNING
+            and not self.finalized
+            and self.num_launched >= 1
+            and self.num_launched < self.max_new_tokens
+        )
+
+    @property
+    def is_zombie(self) -> bool:
+        """True when it has ended but launched steps still name it."""
+        return self.finalized and self.inflight_refs > 0
+
+    def private_position(self) -> int:
+        """Return the private position of the token the next decode step feeds."""
+        return len(self.prompt_ids) + self.num_launched - 1
