@@ -225,7 +225,8 @@ def _rows(
     if dtype.itemsize == 1:
         return rows
     # A row may start at an odd address when step is odd: copy before reading wide samples.
-    return np.ascontiguousarray(rows).view(dtype).astype(dtype.newbyteorder("="))
+    samples: NDArray[Any] = np.ascontiguousarray(rows).view(dtype)
+    return samples.astype(dtype.newbyteorder("="))
 
 
 def _flat_bytes(data: RawData) -> Pixels:

@@ -1,0 +1,1 @@
+"""Recordings in and out, scoring against truth, and the report."""

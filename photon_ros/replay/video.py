@@ -1,0 +1,92 @@
+"""A video file as a stream of pictures with an exact frame rate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from photon_ros.core.errors import BagError, InputError
+
+_MAX_FPS: Final = 1_000_000
+
+
+def parse_fps(text: str) -> Fraction:
+    """Return a frame rate given as ``10``, ``29.97`` or ``30000/1001``; raise InputError."""
+    try:
+        fps = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        raise InputError(
+            f"frame rate {text!r} is not a number (as in 10, 29.97 or 30000/1001)"
+        ) from None
+    if not 0 < fps <= _MAX_FPS:
+        raise InputError(f"frame rate must be above 0 and at most {_MAX_FPS}, got {text}")
+    return fps
+
+
+class Video:
+    """A video file, read once from front to back, one picture in memory at a time."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            what = "is not a file" if path.exists() else "does not exist"
+            raise BagError(f"video {path} {what}")
+        if path.stat().st_size == 0:
+            raise BagError(f"video {path} is empty (0 bytes)")
+        self.path = path
+        _silence_opencv()
+        self._capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
+        if not self._capture.isOpened():
+            raise BagError(f"video {path} cannot be read: not a video, or an unknown codec")
+
+    def __enter__(self) -> Video:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._capture.release()
+
+    @property
+    def fps(self) -> Fraction:
+        """The frame rate the container states; raises BagError when it states none."""
+        stated = self._capture.get(cv2.CAP_PROP_FPS)
+        if not 0 < stated <= _MAX_FPS:  # also false for NaN
+            raise BagError(f"video {self.path} states no usable frame rate; give one with --fps")
+        # Containers keep a ratio and OpenCV gives it as a float: 1001 is the largest
+        # denominator in use (30000/1001), so this gets the ratio back.
+        return Fraction(stated).limit_denominator(1001)
+
+    @property
+    def num_frames_stated(self) -> int:
+        """Frames the container says it holds: an estimate in some formats, 0 if unknown."""
+        stated = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        return int(stated) if 0 < stated < 1e12 else 0
+
+    def frames_bgr(self) -> Iterator[NDArray[np.uint8]]:
+        """Yield (height, width, 3) uint8 pictures, blue first, until the end of the video."""
+        while True:
+            frame: Any
+            ok, frame = self._capture.read()
+            if not ok or frame is None:
+                return
+            yield frame
+
+
+def _silence_opencv() -> None:
+    """Keep OpenCV and its FFmpeg from writing to stderr about files they cannot read.
+
+    What matters of it is raised by Video. FFmpeg's level is read at its first use.
+    """
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    cv2.setLogLevel(0)
