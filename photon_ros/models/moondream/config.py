@@ -143,12 +143,15 @@ class RegionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerConfig:
-    """Special token ids, and the prompt templates as they stand in the file."""
+    """Special token ids, and the prompt templates as they stand in the file.
+
+    The family's older files leave ``coord_id`` and ``size_id`` to these defaults.
+    """
 
     bos_id: int
     eos_id: int
-    coord_id: int
-    size_id: int
+    coord_id: int = 5
+    size_id: int = 6
     answer_id: int | None = None
     thinking_id: int | None = None
     start_ground_points_id: int | None = None

@@ -48,7 +48,7 @@ class RegionModel(nn.Module):
     def size_logits(self, hidden: Tensor) -> Tensor:
         """Return (..., 2, num_size_bins) of the residual stream (..., D): width, height."""
         logits: Tensor = self.size_decoder(hidden)
-        return logits.unflatten(-1, (2, -1))
+        return logits.view(*logits.shape[:-1], 2, self.config.num_size_bins)
 
 
 def fourier(values: Tensor, features: Tensor) -> Tensor:

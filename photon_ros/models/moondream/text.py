@@ -57,7 +57,7 @@ class Rotary(nn.Module):
         return cos.unsqueeze(2), sin.unsqueeze(2)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.table.dtype != torch.float32:
             self.reset(self.table.device)
         return self
@@ -80,12 +80,12 @@ class TextBlock(nn.Module):
     ) -> Tensor:
         """Return the residual stream after this block, same shape."""
         normed = norm(x_BTD, self.ln)
-        heads = linear(normed, self.attn.qkv).unflatten(-1, (-1, self.head_dim))
+        heads = linear(normed, self.attn.qkv).view(*x_BTD.shape[:2], -1, self.head_dim)
         num_rotated = self.num_heads + self.num_kv_heads
-        rotated, v_BTGE = heads.split((num_rotated, self.num_kv_heads), dim=2)
+        rotated, v_BTGE = heads[:, :, :num_rotated], heads[:, :, num_rotated:]
         swapped = rotated.index_select(3, partner)
         rotated = torch.addcmul(rotated * cos, swapped, sin).to(x_BTD.dtype)
-        q_BTHE, k_BTGE = rotated.split((self.num_heads, self.num_kv_heads), dim=2)
+        q_BTHE, k_BTGE = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
         attended = attend(layer, q_BTHE, k_BTGE, v_BTGE).flatten(2)
         residual: Tensor = self.mlp(normed)
         return x_BTD + linear(attended, self.attn.proj) + residual
@@ -122,8 +122,3 @@ class TextDecoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (..., vocab) of the residual stream (..., D)."""
         return linear(norm(hidden, self.post_ln), self.lm_head)
-
-    def logits_of(self, hidden: Tensor, ids: Tensor) -> Tensor:
-        """Return (..., len(ids)): only those rows of the vocabulary head are read."""
-        weight = self.lm_head.weight.index_select(0, ids)
-        return F.linear(norm(hidden, self.post_ln), weight, self.lm_head.bias.index_select(0, ids))

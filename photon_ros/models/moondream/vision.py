@@ -74,7 +74,7 @@ class VisionEncoder(nn.Module):
         if features_NPE.shape[0] == 1:
             return torch.cat((global_PE, global_PE), dim=-1)
         side = self.config.grid_side
-        tiles = features_NPE[1:].unflatten(1, (side, side))
+        tiles = features_NPE[1:].view(-1, side, side, features_NPE.shape[-1])
         pooled = pool(stitch(tiles, tiling, self.config.overlap_margin), side)
         return torch.cat((global_PE, pooled.flatten(0, 1)), dim=-1)
 
@@ -93,7 +93,7 @@ class VisionEncoder(nn.Module):
             num_crops: crops of each frame, the global one included.
             tilings: (rows, columns) of each frame's local crops.
         """
-        features = self.encode(crops_NCHW).split(list(num_crops))
+        features = torch.split(self.encode(crops_NCHW), list(num_crops))
         joined = [self.join(part, tiling) for part, tiling in zip(features, tilings, strict=True)]
         return self.project(torch.stack(joined))
 
@@ -121,8 +121,8 @@ def stitch(tiles: Tensor, tiling: tuple[int, int], margin: int) -> Tensor:
         (rows * (G - 2 * margin) + 2 * margin, likewise for columns, E).
     """
     rows, columns = tiling
-    tiles = tiles.unflatten(0, tiling)
-    side = tiles.shape[2]
+    side = tiles.shape[1]
+    tiles = tiles.view(rows, columns, *tiles.shape[1:])
     bands = torch.cat(
         [tiles[:, j, :, slice(*_kept(j, columns, side, margin))] for j in range(columns)], dim=2
     )

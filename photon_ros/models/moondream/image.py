@@ -1,0 +1,105 @@
+"""A picture becomes crops: one of the whole, and overlapping ones that show more detail.
+
+Resampling is Pillow's Lanczos, which the released models were checked with; another filter
+gives visibly different pixels when a picture is enlarged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from photon_ros.core.errors import ImageError, InputError
+from photon_ros.engine.interfaces import FrameCrops
+from photon_ros.models.moondream.config import VisionConfig
+
+
+def choose_tiling(height_px: int, width_px: int, window_px: int, max_crops: int) -> tuple[int, int]:
+    """Return (rows, columns) of local crops, at least 1 each and at most ``max_crops`` together.
+
+    Args:
+        height_px, width_px: extent to cover, without the margin around it (may be negative).
+        window_px: pixels from one crop to the next.
+        max_crops: budget; below 2 the answer is always (1, 1).
+    """
+    # Both tests: a long thin picture is never tiled.
+    if max_crops < 2 or height_px <= window_px or width_px <= window_px:
+        return 1, 1
+    min_rows, min_columns = math.ceil(height_px / window_px), math.ceil(width_px / window_px)
+    if min_rows * min_columns > max_crops:
+        shrink = math.sqrt(max_crops / (min_rows * min_columns))
+        rows = max(1, math.floor(min_rows * shrink))
+        columns = max(1, math.floor(min_columns * shrink))
+        # One side held up at 1 would let the other one exceed the budget.
+        return min(rows, max_crops), min(columns, max_crops)
+    rows = max(math.floor(math.sqrt(max_crops * height_px / width_px)), min_rows)
+    columns = max(math.floor(math.sqrt(max_crops * width_px / height_px)), min_columns)
+    if rows * columns > max_crops:
+        if columns > rows:
+            columns = max_crops // rows
+        else:
+            rows = max_crops // columns
+    return max(1, rows), max(1, columns)
+
+
+def cut(image: NDArray[np.uint8], config: VisionConfig, max_crops: int | None = None) -> FrameCrops:
+    """Cut a picture for the vision encoder.
+
+    A tiling of (1, 1) would repeat the global crop as its only local one, so the global crop
+    alone is returned: its features serve for both.
+
+    Args:
+        image: (height, width, 3) uint8, RGB.
+        config: crop, patch and margin sizes, and the model's own budget of local crops.
+        max_crops: lowers that budget; 0 leaves only the global crop.
+
+    Raises:
+        ImageError: the picture is of the wrong type, empty, or cannot be resized.
+        InputError: ``max_crops`` is negative.
+    """
+    if max_crops is not None and max_crops < 0:
+        raise InputError(f"max_crops must be >= 0, got {max_crops}")
+    picture = _picture(image)
+    budget = config.max_crops if max_crops is None else min(max_crops, config.max_crops)
+    margins_px = 2 * config.margin_px
+    rows, columns = choose_tiling(
+        picture.height - margins_px, picture.width - margins_px, config.window_px, budget
+    )
+    num_local = rows * columns if rows * columns > 1 else 0
+    crop, window = config.crop_size, config.window_px
+    pixels = np.empty((1 + num_local, crop, crop, 3), dtype=np.uint8)
+    pixels[0] = _resized(picture, crop, crop)
+    if num_local:
+        whole = _resized(picture, columns * window + margins_px, rows * window + margins_px)
+        for i in range(rows):
+            for j in range(columns):
+                top, left = i * window, j * window
+                pixels[1 + i * columns + j] = whole[top : top + crop, left : left + crop]
+    return FrameCrops(pixels=pixels, tiling=(rows, columns))
+
+
+def _picture(image: NDArray[np.uint8]) -> Image.Image:
+    if not isinstance(image, np.ndarray):
+        raise ImageError(f"image must be a numpy array, got {type(image).__name__}")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise ImageError(
+            f"image must be uint8 of shape (height, width, 3), got {image.dtype} "
+            f"of shape {image.shape}"
+        )
+    if 0 in image.shape:
+        raise ImageError(f"image has no pixels: shape {image.shape}")
+    return Image.fromarray(np.ascontiguousarray(image))
+
+
+def _resized(picture: Image.Image, width_px: int, height_px: int) -> NDArray[np.uint8]:
+    try:
+        resized = picture.resize((width_px, height_px), Image.Resampling.LANCZOS)
+    except (ValueError, MemoryError, OverflowError) as error:
+        raise ImageError(
+            f"cannot resize an image of {picture.width}x{picture.height} pixels "
+            f"to {width_px}x{height_px}: {error}"
+        ) from error
+    return np.asarray(resized)
