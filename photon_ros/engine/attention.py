@@ -130,7 +130,7 @@ def attend_group(
     kv_heads = suffix_k_BSGE.shape[2]
     repeats = heads // kv_heads
     queries = tokens * repeats
-    q = q_BTHE.view(rows, tokens, kv_heads, repeats, width) * width**-0.5
+    q = q_BTHE.reshape(rows, tokens, kv_heads, repeats, width) * width**-0.5
     q = q.permute(2, 0, 1, 3, 4).reshape(kv_heads, rows, queries, width)
     bias = bias_BTS if repeats == 1 else bias_BTS.repeat_interleave(repeats, dim=1)
     scores = torch.matmul(q, suffix_k_BSGE.permute(2, 0, 3, 1)).float() + bias

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import torch
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
-from photon_ros.core.result import EndReason
 from photon_ros.engine import sampling
 from photon_ros.engine.attention import PrefixAttend, RowsAttend
 from photon_ros.engine.config import EngineConfig
@@ -98,6 +97,7 @@ class Engine:
         if not sequence.finalized:
             self._finalize(sequence, Outcome(error=error))
 
+    @torch.inference_mode()
     def tick(self) -> None:
         """Launch the next step, commit the oldest, sample what was held."""
         self._shed_expired()
@@ -297,7 +297,6 @@ class Engine:
         sequence.inflight_refs -= 1
         if sequence.finalized:
             self.stats.num_zombie_rows += 1
-            sequence.clock.zombie_steps += 1
             self._release_if_unnamed(sequence)
             return
         if sequence.num_committed == 0:
@@ -346,8 +345,7 @@ class Engine:
         self._device.compute.record().synchronize()
         self._device.copy.record().synchronize()
         self.stats.num_faults += 1
-        slots = sorted(self._steps, key=lambda i: i != self.pipeline.oldest)
-        for slot_id in reversed(slots):
+        while (slot_id := self.pipeline.newest) is not None:
             step = self._steps.pop(slot_id)
             self.pipeline.abandon(slot_id)
             for prefix, _ in step.plan.new_prefixes:
@@ -355,6 +353,8 @@ class Engine:
             for sequence in step.sequences:
                 sequence.inflight_refs -= 1
                 self._end_after_fault(sequence, error)
+            if step is failed:
+                return
 
     def _shed_expired(self) -> None:
         now_s = time.monotonic()
@@ -379,5 +379,3 @@ def _fault(what: str, cause: BaseException) -> EngineFault:
     error.__cause__ = cause
     return error
 
-
-__all__ = ["EndReason", "Engine", "Step"]

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from photon_ros.core.result import EndReason
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -165,6 +167,11 @@ class SkillState(Protocol):
     @property
     def max_new_tokens(self) -> int:
         """Tokens after which the sequence ends by length, at least 1."""
+        ...
+
+    @property
+    def length_reason(self) -> EndReason:
+        """What an end by ``max_new_tokens`` is called."""
         ...
 
     def constraint_ahead(self, num_ahead: int) -> Constraint | None:

@@ -44,6 +44,11 @@ class Pipeline:
         """Slot of the oldest step in flight."""
         return self._inflight[0] if self._inflight else None
 
+    @property
+    def newest(self) -> int | None:
+        """Slot of the newest step in flight."""
+        return self._inflight[-1] if self._inflight else None
+
     def free_slot(self) -> int | None:
         """Return a slot that may be launched on, or None."""
         if any(self._phases[slot] is SlotPhase.LAUNCHED for slot in self._inflight):
@@ -76,7 +81,7 @@ class Pipeline:
 
     def abandon(self, slot: int) -> None:
         """Free the slot of the newest step, whose launch or sampling failed."""
-        if not self._inflight or self._inflight[-1] != slot:
+        if self.newest != slot:
             raise PipelineError(f"abandon of slot {slot}, which is not the newest in flight")
         self._inflight.pop()
         self._phases[slot] = SlotPhase.FREE

@@ -82,6 +82,7 @@ class Scheduler:
         # Token n is sampled after n - 1 decode steps, the last at position prompt_end + n - 2.
         context_cap = self._max_context - prompt_end + 1
         sequence.max_new_tokens = sequence.state.max_new_tokens
+        sequence.length_reason = sequence.state.length_reason
         if context_cap < sequence.max_new_tokens:
             sequence.max_new_tokens = context_cap
             sequence.length_reason = EndReason.MAX_CONTEXT

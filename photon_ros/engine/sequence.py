@@ -65,7 +65,6 @@ class SequenceClock:
     finalized_s: float = 0.0
     num_decode_steps: int = 0
     num_decode_rows: int = 0  # summed over its decode steps
-    zombie_steps: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,59 @@
+"""CudaDevice: streams, events and pinned memory of an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from photon_ros.core.errors import InputError
+from photon_ros.engine.device import Event, Stream
+
+
+class _CudaEvent:
+    """A CUDA event that blocks instead of spinning: a Jetson needs that core."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.raw = torch.cuda.Event(blocking=True)
+        self.raw.record(stream)
+
+    def synchronize(self) -> None:
+        self.raw.synchronize()
+
+
+class _CudaStream:
+    def __init__(self, device: torch.device) -> None:
+        self._raw = torch.cuda.Stream(device)
+
+    def submit(self, op: Callable[[], None], name: str) -> None:
+        with torch.cuda.stream(self._raw):
+            op()
+
+    def record(self) -> Event:
+        return _CudaEvent(self._raw)
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, _CudaEvent)
+        self._raw.wait_event(event.raw)
+
+
+class CudaDevice:
+    """One CUDA GPU with a compute stream and a copy stream."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        if not torch.cuda.is_available():
+            raise InputError(f"device {device!r}: this torch sees no CUDA GPU; use device 'cpu'")
+        self.torch_device = torch.device(device)
+        self.compute: Stream = _CudaStream(self.torch_device)
+        self.copy: Stream = _CudaStream(self.torch_device)
+
+    def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a zeroed pinned tensor: a copy from pageable memory would synchronise."""
+        return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a zeroed tensor on the GPU, ready before anything else is queued."""
+        buffer = torch.zeros(shape, dtype=dtype, device=self.torch_device)
+        torch.cuda.synchronize(self.torch_device)
+        return buffer

@@ -1,0 +1,113 @@
+"""EngineWorker: the one thread that ticks an engine, and the ways into it.
+
+Submissions and cancellations from other threads go through an inbox that the thread empties
+before every tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from photon_ros.core.errors import EngineFault, EngineStopped, PhotonError
+from photon_ros.engine.engine import Engine
+from photon_ros.engine.sequence import Outcome, Sequence
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 1.5
+
+
+class EngineWorker:
+    """Runs an engine on a thread of its own until closed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._is_closing = False
+        self._live: set[Sequence] = set()
+        self._thread = threading.Thread(target=self._run, name="photon-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence from any thread; raises EngineStopped after close.
+
+        A request that can never run is told so through its ``on_done``.
+        """
+        self._post(lambda: self._submit(sequence))
+
+    def cancel(self, sequence: Sequence, error: BaseException) -> None:
+        """End a sequence from any thread; its ``on_done`` gets ``error`` if it was not over."""
+        with self._wake:
+            if self._is_closing:
+                return
+        self._post(lambda: self._cancel(sequence, error))
+
+    def close(self) -> None:
+        """Stop the thread; everything not yet answered ends with EngineStopped."""
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify()
+        self._thread.join(JOIN_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.error("the engine's thread did not stop within %.1f s", JOIN_TIMEOUT_S)
+
+    def _post(self, action: Callable[[], None]) -> None:
+        with self._wake:
+            if self._is_closing:
+                raise EngineStopped("the engine was closed")
+            self._inbox.append(action)
+            self._wake.notify()
+
+    def _submit(self, sequence: Sequence) -> None:
+        deliver = sequence.on_done
+
+        def on_done(ended: Sequence, outcome: Outcome) -> None:
+            self._live.discard(ended)
+            deliver(ended, outcome)
+
+        sequence.on_done = on_done
+        try:
+            self.engine.submit(sequence)
+        except PhotonError as error:
+            deliver(sequence, Outcome(error=error))
+            return
+        self._live.add(sequence)
+
+    def _cancel(self, sequence: Sequence, error: BaseException) -> None:
+        if sequence in self._live:
+            self.engine.cancel(sequence, error)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: self._is_closing or self._inbox or self.engine.has_work
+                )
+                if self._is_closing:
+                    break
+                actions, self._inbox = self._inbox, deque()
+            for action in actions:
+                self._guarded(action)
+            if self.engine.has_work:
+                self._guarded(self.engine.tick)
+        self._end_all(EngineStopped("the engine was closed"))
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as cause:  # an engine bug: no request may wait for ever because of it
+            logger.exception("the engine failed; every pending request fails with it")
+            error = EngineFault(f"the engine failed: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            self._end_all(error)
+
+    def _end_all(self, error: PhotonError) -> None:
+        for action in self._inbox:
+            action()  # so that late submissions are told, too
+        self._inbox.clear()
+        for sequence in list(self._live):
+            self.engine.cancel(sequence, error)

@@ -1,0 +1,106 @@
+"""Runs sequences through an engine tick by tick and recomputes its invariants each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fake_device import FakeDevice
+from hash_model import HashModel, crops_of
+
+from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.engine import Engine
+from photon_ros.engine.interfaces import SkillState
+from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence, SequenceStatus
+
+Key = tuple[int, int, tuple[int, int]]
+SMALL = {"max_rows": 4, "max_prefixes": 2, "page_size": 4, "num_private_pages": 40}
+
+
+def key_of(tokens: list) -> list[Key]:
+    """Return what must be equal of tokens: id, coordinate and size bins."""
+    return [(t.id, t.coord_bin, t.size_bins) for t in tokens]
+
+
+@dataclass
+class Harness:
+    """An engine on a fake device, and every outcome it delivered."""
+
+    seed: int = 0
+    eagerness: float = 0.3
+    config: EngineConfig = field(default_factory=lambda: EngineConfig(**SMALL))
+    model: HashModel = field(default_factory=HashModel)
+
+    def __post_init__(self) -> None:
+        self.device = FakeDevice(self.seed, self.eagerness)
+        self.engine = Engine(self.model, self.device, self.config)
+        self.sequences: list[Sequence] = []
+        self.outcomes: dict[Sequence, Outcome] = {}
+
+    def submit(
+        self,
+        state: SkillState,
+        prompt: tuple[int, ...] = (1, 2, 3),
+        frame: int | None = 7,
+        deadline_s: float | None = None,
+        on_done: Callable[[Sequence, Outcome], None] | None = None,
+    ) -> Sequence:
+        source = None if frame is None else PrefixSource(("frame", frame), crops_of(frame))
+
+        def deliver(sequence: Sequence, outcome: Outcome) -> None:
+            assert sequence not in self.outcomes, "an outcome was delivered twice"
+            self.outcomes[sequence] = outcome
+            if on_done is not None:
+                on_done(sequence, outcome)
+
+        sequence = Sequence(prompt, state, deliver, source=source, deadline_s=deadline_s)
+        self.engine.submit(sequence)
+        self.sequences.append(sequence)
+        return sequence
+
+    def tick(self) -> None:
+        """Tick once and check every invariant that can be recomputed from outside."""
+        self.engine.tick()
+        self.check()
+
+    def run(self, max_ticks: int = 2000) -> None:
+        """Tick until idle; then nothing may be held any more."""
+        for _ in range(max_ticks):
+            if not self.engine.has_work:
+                break
+            self.tick()
+        assert not self.engine.has_work, "the engine never became idle"
+        self.check_idle()
+
+    def check(self) -> None:
+        engine = self.engine
+        engine.pool.check()
+        named: dict[Sequence, int] = {}
+        for step in engine._steps.values():
+            for sequence in step.sequences:
+                named[sequence] = named.get(sequence, 0) + 1
+        owned: list[int] = []
+        lanes: list[int] = []
+        for sequence in self.sequences:
+            assert sequence.inflight_refs == named.get(sequence, 0)
+            assert 0 <= sequence.inflight_refs <= self.config.max_inflight_steps
+            if not sequence.finalized:
+                assert sequence.num_inflight == sequence.inflight_refs
+            is_over = sequence.finalized and sequence.inflight_refs == 0
+            assert (sequence.status is SequenceStatus.RELEASED) == is_over
+            assert sequence.finalized == (sequence in self.outcomes)
+            assert sequence.num_launched <= max(sequence.max_new_tokens, 1)
+            owned += sequence.pages
+            lanes += [sequence.lane] if sequence.lane >= 0 else []
+        assert len(set(owned)) == len(owned), "two sequences own one page"
+        assert len(set(lanes)) == len(lanes), "two sequences own one lane"
+        assert len(owned) == engine.pool.num_private_pages - engine.pool.num_free_pages
+
+    def check_idle(self) -> None:
+        pool = self.engine.pool
+        assert pool.num_free_pages == pool.num_private_pages
+        assert self.engine.scheduler.num_free_lanes == self.config.max_rows
+        assert all(p.num_holders == 0 for p in pool._prefixes.values())
+        assert self.engine.pipeline.num_inflight == 0
+        pool.clear_prefixes()
+        assert pool.num_free_extents == pool.max_prefixes

@@ -1,0 +1,171 @@
+"""A model whose every answer is an exact hash of what it read through the page table.
+
+Each position's value vector is a small-integer hash of (input embedding, position). Queries are
+zero, so attention is the mean of the visible value vectors; times their count and rounded it is
+their exact sum. A wrong page, position, row, relay value or stale buffer changes the sum and
+with it every later token. :func:`expected_tokens` computes the same without an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photon_ros.engine.interfaces import (
+    Attend,
+    Constraint,
+    FrameCrops,
+    ModelSpec,
+    SampledToken,
+    SkillState,
+)
+
+WIDTH = 8  # dimensions of a hash
+BASE = 64  # values of one dimension: sums over a context stay exact in float32
+PREFIX_LEN = 10
+SPEC = ModelSpec(
+    vocab_size=24,
+    dim=WIDTH,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=WIDTH,
+    max_context=200,
+    prefix_len=PREFIX_LEN,
+    bos_id=0,
+    eos_id=0,
+    coord_id=5,
+    size_id=6,
+    num_coord_bins=32,
+    num_size_bins=16,
+    crop_size_px=2,
+    max_crops=1,
+    dtype=torch.float32,
+)
+_TOKEN, _COORD, _SIZE, _FRAME = 1, 2, 3, 4
+_DIMS = torch.arange(WIDTH)
+
+
+def _features(kind: int, value: Tensor) -> Tensor:
+    """Return (..., WIDTH) small integers as float32."""
+    mixed = value[..., None] * (2 * _DIMS + 7919 * kind + 1) + (_DIMS + kind) * 104729
+    mixed = mixed ^ (mixed >> 5)
+    return ((mixed * 40503) >> 7).remainder(BASE).float()
+
+
+def _at_position(x: Tensor, positions: Tensor) -> Tensor:
+    place = positions[..., None] * (_DIMS + 13)
+    return (x.long() * 31 + place * 17 + (place ^ x.long())).remainder(BASE).float()
+
+
+def _scores(hidden_RD: Tensor, salt: int, count: int) -> Tensor:
+    """Return (R, count) logits: integers that depend on every dimension of the hidden state."""
+    state = (hidden_RD.long() * (_DIMS * 2654435 + 97)).sum(-1, keepdim=True) + salt * 7727
+    mixed = (state + torch.arange(count) * 69069) * 1103515
+    return ((mixed ^ (mixed >> 11)) * 12345).remainder(10007).float()
+
+
+class HashModel:
+    """See the module's docstring. ``fail_on`` names the method whose next calls raise."""
+
+    def __init__(self, fail_on: dict[str, int] | None = None) -> None:
+        self.spec = SPEC
+        self.fail_on = dict(fail_on or {})
+        self.num_encoded_frames = 0
+        self.num_vocab_rows = 0
+
+    def _maybe_fail(self, name: str) -> None:
+        if name in self.fail_on:
+            self.fail_on[name] -= 1
+            if self.fail_on[name] < 0:
+                del self.fail_on[name]
+                raise RuntimeError(f"planted fault in {name}")
+
+    def encode_frames(self, crops: Seq[Tensor], tilings: Seq[tuple[int, int]]) -> Tensor:
+        self._maybe_fail("encode_frames")
+        self.num_encoded_frames += len(crops)
+        frames = [int(crop.flatten()[0]) for crop in crops]
+        places = torch.arange(PREFIX_LEN)
+        return torch.stack([_features(_FRAME, places * 256 + frame) for frame in frames])
+
+    def embed_tokens(self, ids: Tensor) -> Tensor:
+        return _features(_TOKEN, ids)
+
+    def embed_coords(self, bins_R: Tensor) -> Tensor:
+        return _features(_COORD, bins_R)
+
+    def embed_sizes(self, bins_R2: Tensor) -> Tensor:
+        return _features(_SIZE, bins_R2[:, 0] * 64 + bins_R2[:, 1])
+
+    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+        self._maybe_fail("decode")
+        values = _at_position(x_BTD, positions_BT)[:, :, None]
+        mean = attend(0, torch.zeros_like(values), torch.zeros_like(values), values)[:, :, 0]
+        return torch.round(mean * (positions_BT[..., None] + 1))
+
+    def vocab_logits(self, hidden_RD: Tensor) -> Tensor:
+        self._maybe_fail("vocab_logits")
+        self.num_vocab_rows += hidden_RD.shape[0]
+        return _scores(hidden_RD, 1, SPEC.vocab_size)
+
+    def token_logits(self, hidden_RD: Tensor, ids: tuple[int, ...]) -> Tensor:
+        return _scores(hidden_RD, 1, SPEC.vocab_size)[:, list(ids)]
+
+    def coord_logits(self, hidden_RD: Tensor) -> Tensor:
+        self._maybe_fail("coord_logits")
+        return _scores(hidden_RD, 2, SPEC.num_coord_bins)
+
+    def size_logits(self, hidden_RD: Tensor) -> Tensor:
+        flat = _scores(hidden_RD, 3, 2 * SPEC.num_size_bins)
+        return flat.view(-1, 2, SPEC.num_size_bins)
+
+
+def crops_of(frame_number: int) -> FrameCrops:
+    """Return the crops that stand for a numbered frame."""
+    return FrameCrops(np.full((1, 2, 2, 3), frame_number, dtype=np.uint8), (1, 1))
+
+
+def expected_tokens(
+    prompt_ids: Seq[int],
+    frame_number: int | None,
+    state: SkillState,
+    max_context: int = SPEC.max_context,
+) -> list[SampledToken]:
+    """Return the tokens of one greedy request, computed alone and without any cache."""
+    rows = [_features(_TOKEN, torch.tensor(list(prompt_ids)))]
+    if frame_number is not None:
+        rows.insert(0, _features(_FRAME, torch.arange(PREFIX_LEN) * 256 + frame_number))
+    x = torch.cat(rows)
+    total = _at_position(x, torch.arange(len(x))).sum(0)
+    length, tokens = len(x), []
+    while True:
+        constraint = state.constraint_ahead(0)
+        assert constraint is not None
+        token, next_x = _choose(total[None], constraint)
+        tokens.append(token)
+        if state.advance(token):
+            return tokens
+        if len(tokens) >= state.max_new_tokens or length >= max_context:
+            return tokens
+        total = total + _at_position(next_x, torch.tensor([length]))[0]
+        length += 1
+
+
+def _choose(hidden_1D: Tensor, constraint: Constraint) -> tuple[SampledToken, Tensor]:
+    model = HashModel()
+    scores = model.vocab_logits(hidden_1D)[0].tolist()
+    if constraint.allowed is None:
+        ids = [i for i in range(SPEC.vocab_size) if i not in constraint.forbidden]
+    else:
+        ids = list(constraint.allowed)
+    best = max(ids, key=lambda i: (scores[i], -i))
+    if constraint.spatial and best == SPEC.coord_id:
+        coord = int(model.coord_logits(hidden_1D)[0].argmax())
+        return SampledToken(best, coord_bin=coord), model.embed_coords(torch.tensor([coord]))
+    if constraint.spatial and best == SPEC.size_id:
+        w, h = model.size_logits(hidden_1D)[0].argmax(-1).tolist()
+        return SampledToken(best, size_bins=(w, h)), model.embed_sizes(torch.tensor([[w, h]]))
+    return SampledToken(best), model.embed_tokens(torch.tensor([best]))

@@ -1,0 +1,153 @@
+"""Pipelined tokens are blocking tokens are the tokens of a request computed alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from grammars import CycleGrammar, ParityGrammar, TextGrammar
+from harness import SMALL, Harness, key_of
+from hash_model import expected_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photon_ros.engine.config import EngineConfig
+
+GRAMMARS = {
+    "detect": lambda n: CycleGrammar(True, 1 + n % 6),
+    "point": lambda n: CycleGrammar(False, 1 + n % 7),
+    "text": lambda n: TextGrammar(2 + n, forbidden=(3,) if n % 2 else ()),
+    "parity": lambda n: ParityGrammar(2 + n),
+}
+MODES = [(True, False), (True, True), (False, False), (False, True)]
+
+requests = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(GRAMMARS)),
+        st.integers(0, 9),
+        st.lists(st.integers(1, 23), min_size=1, max_size=6).map(tuple),
+        st.one_of(st.none(), st.integers(0, 3)),
+        st.integers(0, 4),  # ticks before the next request arrives
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+def config(pipelined: bool = True, hold: bool = False, **sizes: int) -> EngineConfig:
+    return EngineConfig(**{**SMALL, **sizes}, pipelined=pipelined, hold_constrained=hold)
+
+
+@pytest.mark.parametrize("pipelined, hold", MODES)
+@pytest.mark.parametrize("name", sorted(GRAMMARS))
+@pytest.mark.parametrize("frame", [None, 2])
+def test_a_lone_request_gets_the_tokens_it_would_get_without_an_engine(
+    name: str, frame: int | None, pipelined: bool, hold: bool
+) -> None:
+    for size in range(8):
+        harness = Harness(seed=size, config=config(pipelined, hold))
+        state = GRAMMARS[name](size)
+        harness.submit(state, prompt=(4, 9, size + 1), frame=frame)
+        harness.run()
+        expected = expected_tokens((4, 9, size + 1), frame, GRAMMARS[name](size))
+        assert key_of(state.tokens) == key_of(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests, st.sampled_from(MODES), st.integers(0, 2**16), st.sampled_from([0.0, 0.3, 0.9]))
+def test_any_mix_in_any_interleaving_gives_each_request_what_it_gets_alone(
+    mix: list, mode: tuple[bool, bool], seed: int, eagerness: float
+) -> None:
+    harness = Harness(seed=seed, eagerness=eagerness, config=config(*mode))
+    states = []
+    for name, size, prompt, frame, pause in mix:
+        states.append(GRAMMARS[name](size))
+        harness.submit(states[-1], prompt=prompt, frame=frame)
+        for _ in range(pause):
+            harness.tick()
+    harness.run()
+    for state, (name, size, prompt, frame, _) in zip(states, mix, strict=True):
+        expected = expected_tokens(prompt, frame, GRAMMARS[name](size))
+        assert key_of(state.tokens) == key_of(expected)
+    assert all(outcome.error is None for outcome in harness.outcomes.values())
+
+
+def test_the_host_waits_once_per_step_and_only_in_commit() -> None:
+    harness = Harness(seed=3)
+    for number in range(6):
+        harness.submit(CycleGrammar(True, 4), frame=number % 2)
+    harness.run()
+    stats = harness.engine.stats
+    assert harness.device.num_host_waits == stats.num_prefill_steps + stats.num_decode_steps
+
+
+def test_the_next_forward_is_queued_before_the_last_token_is_committed() -> None:
+    harness = Harness(seed=0, eagerness=0.0)
+    harness.submit(TextGrammar(8))
+    harness.tick()  # launches the prefill
+    harness.tick()  # launches a decode, then commits the prefill
+    assert harness.engine.pipeline.num_inflight == 1
+    assert harness.engine.stats.num_decode_steps == 1
+    assert harness.engine.stats.num_tokens == 1
+
+
+def test_blocking_never_has_a_step_in_flight_between_ticks() -> None:
+    harness = Harness(config=config(pipelined=False))
+    harness.submit(CycleGrammar())
+    while harness.engine.has_work:
+        harness.tick()
+        assert harness.engine.pipeline.num_inflight == 0
+
+
+def test_only_grammars_that_cannot_look_ahead_are_held() -> None:
+    ahead, held = Harness(), Harness()
+    ahead.submit(CycleGrammar())
+    ahead.submit(TextGrammar(6, forbidden=(2,)))
+    held.submit(ParityGrammar(6))
+    ahead.run()
+    held.run()
+    assert ahead.engine.stats.num_held_steps == 0
+    assert held.engine.stats.num_held_steps > 0
+
+
+def test_a_purely_spatial_batch_never_computes_the_vocabulary() -> None:
+    harness = Harness()
+    for number in range(4):
+        harness.submit(CycleGrammar(number % 2 == 0, 5), frame=number % 2)
+    harness.run()
+    assert harness.model.num_vocab_rows == 0
+
+
+def test_prompts_on_one_frame_encode_it_once_even_when_they_arrive_before_its_commit() -> None:
+    harness = Harness(eagerness=0.0)
+    harness.submit(CycleGrammar(), prompt=(1,), frame=4)
+    harness.tick()
+    harness.submit(CycleGrammar(), prompt=(2,), frame=4)
+    harness.submit(CycleGrammar(False), prompt=(3,), frame=4)
+    harness.run()
+    assert harness.model.num_encoded_frames == 1
+
+
+def test_more_frames_than_extents_are_served_one_after_the_other() -> None:
+    harness = Harness()
+    states = [CycleGrammar(True, 3) for _ in range(7)]
+    for number, state in enumerate(states):
+        harness.submit(state, prompt=(number + 1,), frame=number)
+    harness.run()
+    for number, state in enumerate(states):
+        expected = expected_tokens((number + 1,), number, CycleGrammar(True, 3))
+        assert key_of(state.tokens) == key_of(expected)
+
+
+def test_a_length_stop_leaves_no_zombie_and_an_end_token_leaves_at_most_one() -> None:
+    for seed in range(30):
+        harness = Harness(seed=seed)
+        rng = random.Random(seed)
+        states = [CycleGrammar(True, rng.randint(1, 5)) for _ in range(4)]
+        for number, state in enumerate(states):
+            harness.submit(state, prompt=(rng.randint(1, 20), number + 1), frame=number % 2)
+        harness.run()
+        num_ended_by_eos = sum(
+            outcome.by_length is None for outcome in harness.outcomes.values()
+        )
+        assert harness.engine.stats.num_zombie_rows <= num_ended_by_eos
