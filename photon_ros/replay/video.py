@@ -89,4 +89,4 @@ def _silence_opencv() -> None:
     What matters of it is raised by Video. FFmpeg's level is read at its first use.
     """
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    cv2.setLogLevel(0)
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)

@@ -1,0 +1,221 @@
+"""Ground truth of a recording: COCO JSON whose images name a topic and a stamp.
+
+    {"images": [{"id", "topic", "stamp_ns", "width", "height"}],
+     "annotations": [{"image_id", "category_id", "bbox": [x, y, width, height], "iscrowd"}],
+     "categories": [{"id", "name"}]}
+
+Boxes are in pixels of the image, origin top left. A truth topic T is also the truth of
+T/compressed: the same pictures, stored differently.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from photon_ros.core.errors import BagError
+
+Box = tuple[float, float, float, float]
+"""(x_min, y_min, x_max, y_max), normalised to the image."""
+
+_MAX_NAMES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TrueBox:
+    """One labelled object; ``is_crowd`` marks a region where detections are not judged."""
+
+    label: str
+    box: Box
+    is_crowd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruthImage:
+    """One labelled frame."""
+
+    topic: str
+    stamp_ns: int
+    width_px: int
+    height_px: int
+    boxes: tuple[TrueBox, ...]
+
+
+class Truth:
+    """The labels of a recording, by topic and stamp."""
+
+    def __init__(self, path: Path, images: Iterable[TruthImage], labels: Iterable[str]) -> None:
+        self.path = path
+        self.labels = tuple(labels)
+        self._images = {(image.topic, image.stamp_ns): image for image in images}
+
+    def for_topic(self, topic: str) -> dict[int, TruthImage]:
+        """Return {stamp_ns: labels} of a recorded topic; raise BagError if it has none."""
+        names = {topic, topic.removesuffix("/compressed")}
+        found = {stamp: image for (name, stamp), image in self._images.items() if name in names}
+        if not found:
+            there = sorted({name for name, _ in self._images})
+            raise BagError(
+                f"truth {self.path} has no images of topic {topic}; it has: {_listed(there)}"
+            )
+        return found
+
+    def check_labels(self, prompts: Iterable[str]) -> None:
+        """Raise BagError if a prompt is not among the labels: it could only be judged wrong."""
+        known = {label_key(label) for label in self.labels}
+        missing = sorted({prompt for prompt in prompts if label_key(prompt) not in known})
+        if missing:
+            raise BagError(
+                f"truth {self.path} does not label {_listed(missing)}; "
+                f"it labels: {_listed(sorted(self.labels))}"
+            )
+
+
+def label_key(label: str) -> str:
+    """Return the form in which labels and prompts are compared."""
+    return " ".join(label.lower().split())
+
+
+def frames_with_truth(truth: Truth, topic: str, stamps_ns: Sequence[int]) -> dict[int, TruthImage]:
+    """Return {index of the frame: its labels} for the recorded stamps of ``topic``.
+
+    Raises BagError when labels have no frame, or more than one.
+    """
+    wanted = truth.for_topic(topic)
+    found: dict[int, int] = {}
+    for index, stamp_ns in enumerate(stamps_ns):
+        if stamp_ns in wanted and found.setdefault(stamp_ns, index) != index:
+            raise BagError(
+                f"topic {topic} has two frames stamped {stamp_ns}; "
+                f"truth {truth.path} cannot tell them apart"
+            )
+    unknown = sorted(wanted.keys() - found.keys())
+    if unknown:
+        raise BagError(
+            f"truth {truth.path}: {len(unknown)} of {len(wanted)} stamps are not on {topic}: "
+            f"{_listed(map(str, unknown))} (the bag has {min(stamps_ns)} to {max(stamps_ns)})"
+        )
+    return {index: wanted[stamp_ns] for stamp_ns, index in found.items()}
+
+
+def read_truth(path: Path) -> Truth:
+    """Read and check a truth file; raise BagError that names the first thing wrong with it."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BagError(f"truth {path} cannot be read: {error.strerror}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BagError(f"truth {path} is not JSON: {error}") from error
+    try:
+        return _truth(path, document)
+    except _MalformedError as error:
+        raise BagError(f"truth {path}: {error}") from None
+
+
+class _MalformedError(Exception):
+    """Something in the document is not as the format says."""
+
+
+def _truth(path: Path, document: Any) -> Truth:
+    if not isinstance(document, dict):
+        raise _MalformedError("expected an object with images, annotations and categories")
+    labels = {
+        _integer(item, "id", "category"): _text(item, "name", "category")
+        for item in _items(document, "categories")
+    }
+    images: dict[int, Mapping[str, Any]] = {}
+    for item in _items(document, "images"):
+        image_id = _integer(item, "id", "image")
+        if image_id in images:
+            raise _MalformedError(f"two images have id {image_id}")
+        images[image_id] = item
+    boxes: dict[int, list[TrueBox]] = {image_id: [] for image_id in images}
+    for item in _items(document, "annotations"):
+        image_id = _integer(item, "image_id", "annotation")
+        if image_id not in images:
+            raise _MalformedError(f"an annotation names image {image_id}, which is not there")
+        boxes[image_id].append(_true_box(item, images[image_id], labels))
+    found = [_image(item, tuple(boxes[image_id])) for image_id, item in images.items()]
+    if not found:
+        raise _MalformedError("it has no images")
+    keys = [(image.topic, image.stamp_ns) for image in found]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise _MalformedError(f"two images are of topic {twice[0]} at stamp_ns {twice[1]}")
+    return Truth(path, found, labels.values())
+
+
+def _image(item: Mapping[str, Any], boxes: tuple[TrueBox, ...]) -> TruthImage:
+    return TruthImage(
+        topic=_text(item, "topic", "image"),
+        stamp_ns=_integer(item, "stamp_ns", "image"),
+        width_px=_size(item, "width"),
+        height_px=_size(item, "height"),
+        boxes=boxes,
+    )
+
+
+def _true_box(
+    item: Mapping[str, Any], image: Mapping[str, Any], labels: Mapping[int, str]
+) -> TrueBox:
+    category = _integer(item, "category_id", "annotation")
+    if category not in labels:
+        raise _MalformedError(f"an annotation names category {category}, which is not there")
+    x, y, width, height = _bbox(item)
+    image_w, image_h = _size(image, "width"), _size(image, "height")
+    box = (x / image_w, y / image_h, (x + width) / image_w, (y + height) / image_h)
+    return TrueBox(labels[category], box, item.get("iscrowd", 0) == 1)
+
+
+def _bbox(item: Mapping[str, Any]) -> list[float]:
+    bbox = item.get("bbox")
+    is_four = isinstance(bbox, list) and len(bbox) == 4 and all(map(_is_number, bbox))
+    if not is_four or min(bbox[2:]) <= 0:  # type: ignore[index]
+        raise _MalformedError(
+            f"annotation {item.get('id')} needs a bbox [x, y, width, height] with positive "
+            f"width and height, got {json.dumps(bbox)}"
+        )
+    return list(bbox)  # type: ignore[arg-type]
+
+
+def _items(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    items = document.get(name)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise _MalformedError(f"{name} must be a list of objects")
+    return items
+
+
+def _integer(item: Mapping[str, Any], name: str, kind: str) -> int:
+    value = item.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _MalformedError(f"{kind} needs an integer {name}, got {json.dumps(value)}")
+    return value
+
+
+def _size(item: Mapping[str, Any], name: str) -> int:
+    value = _integer(item, name, "image")
+    if value < 1:
+        raise _MalformedError(f"image needs a positive {name}, got {value}")
+    return value
+
+
+def _text(item: Mapping[str, Any], name: str, kind: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise _MalformedError(f"{kind} needs a {name}, got {json.dumps(value)}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
