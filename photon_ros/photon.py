@@ -29,7 +29,7 @@ from photon_ros.core.errors import (
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.core.result import EndReason, Result, Timings
-from photon_ros.crop_cache import CropCache, CropKey
+from photon_ros.models.moondream.crop_cache import CropCache, CropKey
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.cuda_device import CudaDevice
 from photon_ros.engine.device import CpuDevice, Device
@@ -195,9 +195,7 @@ class Photon:
         max_crops: int | None,
     ) -> Result:
         frame = Frame(_as_rgb(image))
-        request = Request(
-            skill, prompt, frame, max_objects=max_objects, max_crops=max_crops
-        )
+        request = Request(skill, prompt, frame, max_objects=max_objects, max_crops=max_crops)
         return self.submit(request).result()
 
 

@@ -77,7 +77,7 @@ class RowsAttend:
         self._prefix_len = prefix_len
         self._write_slots = write_slots
         self._groups = tuple(groups)
-        rows, num_pages = page_table.shape
+        num_pages = page_table.shape[1]
         page = cache.page_size
         offsets = torch.arange(page, device=page_table.device)
         self._read_slots = (page_table[:, :, None] * page + offsets).reshape(-1)

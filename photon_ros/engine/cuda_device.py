@@ -15,7 +15,7 @@ class _CudaEvent:
     """A CUDA event that blocks instead of spinning: a Jetson needs that core."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.raw = torch.cuda.Event(blocking=True)
+        self.raw = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self.raw.record(stream)
 
     def synchronize(self) -> None:
@@ -24,10 +24,10 @@ class _CudaEvent:
 
 class _CudaStream:
     def __init__(self, device: torch.device) -> None:
-        self._raw = torch.cuda.Stream(device)
+        self._raw = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def submit(self, op: Callable[[], None], name: str) -> None:
-        with torch.cuda.stream(self._raw):
+        with torch.cuda.stream(self._raw), torch.cuda.nvtx.range(name):
             op()
 
     def record(self) -> Event:

@@ -77,13 +77,13 @@ class _ImmediateStream:
 
     _past = _PastEvent()
 
-    def submit(self, op: Callable[[], None], name: str) -> None:
+    def submit(self, op: Callable[[], None], name: str) -> None:  # noqa: ARG002
         op()
 
     def record(self) -> Event:
         return self._past
 
-    def wait(self, event: Event) -> None:
+    def wait(self, event: Event) -> None:  # noqa: ARG002
         return
 
 

@@ -7,6 +7,7 @@ depth one. Only one thread may call an Engine; see worker.py for the one that do
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ import torch
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
 from photon_ros.engine import sampling
-from photon_ros.engine.attention import PrefixAttend, RowsAttend
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
 from photon_ros.engine.device import Device
+from photon_ros.engine.forward import Forward
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.metrics import EngineStats
@@ -26,7 +27,7 @@ from photon_ros.engine.page_pool import PagePool
 from photon_ros.engine.pipeline import Pipeline
 from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
-from photon_ros.engine.step_inputs import row_groups, sampled_positions, stage_fields
+from photon_ros.engine.step_inputs import sampled_positions
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,10 @@ class Engine:
             max_prefixes=config.max_prefixes,
             pages_per_prefix=pages_per_prefix,
         )
-        self._cache = KVCache(device, spec, self.pool, config.page_size)
         self._slots = [DecodeSlot(i, device, spec, config) for i in range(2)]
         self._relay = device.device_buffer((config.max_rows, spec.dim), spec.dtype)
+        cache = KVCache(device, spec, self.pool, config.page_size)
+        self._forward = Forward(model, device, cache, self._relay)
         self.pipeline = Pipeline(config.max_inflight_steps)
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
@@ -105,10 +107,14 @@ class Engine:
         if launched is not None and not launched.is_held:
             self._finalize_sampling(launched)
         self._commit_oldest(but_not=launched)
-        if launched is not None and launched.is_held:
+        if launched is not None and launched.is_held and self._is_inflight(launched):
             self._finalize_sampling(launched)
         if not self._config.pipelined:
             self._commit_oldest()
+
+    def _is_inflight(self, step: Step) -> bool:
+        """Return False when a fault of the step before took this one with it."""
+        return self._steps.get(step.slot.slot_id) is step
 
     # -- launch ---------------------------------------------------------------------------
 
@@ -128,9 +134,7 @@ class Engine:
         for sequence in plan.sequences:
             sequence.inflight_refs += 1
         try:
-            fields = stage_fields(plan, self._config.page_size, self._model.spec.prefix_len)
-            num_inputs, inputs = slot.stage_inputs(fields)
-            self._submit_forward(plan, slot, num_inputs, inputs)
+            inputs = self._forward.submit(plan, slot)
         except Exception as error:  # whatever a model raises must not end the loop
             self._abandon(slot_id, plan, error)
             return None
@@ -166,59 +170,9 @@ class Engine:
         plan.new_prefixes[:] = [item for item in plan.new_prefixes if item[0] in held]
         return constraints
 
-    def _submit_forward(
-        self, plan: StepPlan, slot: DecodeSlot, num_inputs: int, inputs: ForwardInputs
-    ) -> None:
-        compute = self._device.compute
-        page_size = self._config.page_size
-        if plan.new_prefixes:
-            hosts, crops = slot.stage_crops([source.crops for _, source in plan.new_prefixes])
-            tilings = [source.crops.tiling for _, source in plan.new_prefixes]
-            starts = [prefix.first_page * page_size for prefix, _ in plan.new_prefixes]
-
-            def encode() -> None:
-                for host, device in zip(hosts, crops, strict=True):
-                    device.copy_(host, non_blocking=True)
-                self._encode_prefixes(crops, tilings, starts)
-
-            compute.submit(encode, "encode")
-        groups = row_groups(plan.sequences, page_size)
-        is_decode = plan.kind == "decode"
-
-        def forward() -> None:
-            slot.inputs[:num_inputs].copy_(slot.inputs_host[:num_inputs], non_blocking=True)
-            attend = RowsAttend(
-                self._cache,
-                prefix_len=self._model.spec.prefix_len,
-                write_slots=inputs.write_slots.flatten(),
-                page_table=inputs.page_table,
-                private_positions=inputs.private_positions,
-                groups=groups,
-            )
-            rows = len(plan.sequences)
-            if is_decode:
-                embeds = self._relay.index_select(0, inputs.lanes)[:, None]
-            else:
-                embeds = self._model.embed_tokens(inputs.token_ids)
-            hidden = self._model.decode(embeds, inputs.positions, attend)
-            if not is_decode:
-                index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
-                hidden = hidden.gather(1, index)
-            slot.hidden[:rows] = hidden[:, 0]
-
-        compute.submit(forward, plan.kind)
-
-    def _encode_prefixes(
-        self, crops: list[torch.Tensor], tilings: list[tuple[int, int]], starts: list[int]
-    ) -> None:
-        embeds = self._model.encode_frames(crops, tilings)
-        frames, length, _ = embeds.shape
-        positions = torch.arange(length, device=embeds.device).expand(frames, -1)
-        self._model.decode(embeds, positions, PrefixAttend(self._cache, starts))
-
     def _abandon(self, slot_id: int, plan: StepPlan, error: BaseException) -> None:
         """Undo a launch that failed: fence what was queued, then fail its requests."""
-        self._device.compute.record().synchronize()
+        self._fence()
         self.pipeline.abandon(slot_id)
         self.stats.num_faults += 1
         for prefix, _ in plan.new_prefixes:
@@ -342,8 +296,7 @@ class Engine:
         Later steps read what the failed one should have left in the relay. All queued work is
         fenced before anything is given back.
         """
-        self._device.compute.record().synchronize()
-        self._device.copy.record().synchronize()
+        self._fence()
         self.stats.num_faults += 1
         while (slot_id := self.pipeline.newest) is not None:
             step = self._steps.pop(slot_id)
@@ -355,6 +308,13 @@ class Engine:
                 self._end_after_fault(sequence, error)
             if step is failed:
                 return
+
+    def _fence(self) -> None:
+        """Wait until nothing queued can touch a buffer any more; only after a fault."""
+        events = [self._device.compute.record(), self._device.copy.record()]
+        for event in events:
+            with contextlib.suppress(Exception):  # the fault being handled, or a later one
+                event.synchronize()
 
     def _shed_expired(self) -> None:
         now_s = time.monotonic()
@@ -378,4 +338,3 @@ def _fault(what: str, cause: BaseException) -> EngineFault:
     error = EngineFault(f"{what}: {type(cause).__name__}: {cause}")
     error.__cause__ = cause
     return error
-

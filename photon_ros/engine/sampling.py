@@ -230,7 +230,7 @@ def keep_top_p(logits_RV: Tensor, top_p_R1: Tensor) -> Tensor:
     A token stays while the mass before it, most likely first, is at most ``top_p``; the most
     likely one always stays.
     """
-    ordered, order = torch.softmax(logits_RV, -1).sort(-1, descending=True, stable=True)
+    ordered, order = torch.softmax(logits_RV, -1).sort(stable=True, dim=-1, descending=True)
     mass_before = ordered.cumsum(-1) - ordered
     dropped = torch.zeros_like(mass_before, dtype=torch.bool).scatter_(
         -1, order, mass_before > top_p_R1

@@ -84,9 +84,7 @@ class EngineWorker:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(
-                    lambda: self._is_closing or self._inbox or self.engine.has_work
-                )
+                self._wake.wait_for(lambda: self._is_closing or self._inbox or self.engine.has_work)
                 if self._is_closing:
                     break
                 actions, self._inbox = self._inbox, deque()

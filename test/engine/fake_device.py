@@ -3,6 +3,9 @@
 Operations wait in their stream's queue. Which stream moves next is picked by a seed, and
 nothing moves unless the host waits or the seed says so. So a copy reads its source when it
 executes, and a host buffer that is rewritten too early is read with its new content.
+
+An operation that raises is a fault of the device: the host learns of it from the next event it
+waits for on that stream, or on a stream that waited for that one.
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ class FakeEvent:
 
     device: FakeDevice
     has_happened: bool = False
+    error: Exception | None = None
 
     def synchronize(self) -> None:
         self.device.num_host_waits += 1
         while not self.has_happened:
             self.device.run_one()
+        if self.error is not None:
+            raise self.error
 
 
 @dataclass(eq=False)
@@ -35,6 +41,7 @@ class FakeStream:
 
     device: FakeDevice
     queue: deque[tuple[str, Callable[[], None] | FakeEvent]] = field(default_factory=deque)
+    pending_error: Exception | None = None
 
     def submit(self, op: Callable[[], None], name: str) -> None:
         self.queue.append((name, op))
@@ -62,8 +69,14 @@ class FakeStream:
         if isinstance(item, FakeEvent):
             if name == "<mark>":
                 item.has_happened = True
+                item.error, self.pending_error = self.pending_error, None
+            elif item.error is not None:
+                self.pending_error = item.error
             return
-        item()
+        try:
+            item()
+        except Exception as error:
+            self.pending_error = error
         self.device.trace.append(name)
 
 

@@ -9,6 +9,7 @@ from fake_device import FakeDevice
 from hash_model import HashModel, crops_of
 
 from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import SkillState
 from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence, SequenceStatus
@@ -31,9 +32,12 @@ class Harness:
     config: EngineConfig = field(default_factory=lambda: EngineConfig(**SMALL))
     model: HashModel = field(default_factory=HashModel)
 
+    is_synchronous: bool = False  # the CPU's device: a fault is raised where it is submitted
+
     def __post_init__(self) -> None:
         self.device = FakeDevice(self.seed, self.eagerness)
-        self.engine = Engine(self.model, self.device, self.config)
+        device: Device = CpuDevice() if self.is_synchronous else self.device
+        self.engine = Engine(self.model, device, self.config)
         self.sequences: list[Sequence] = []
         self.outcomes: dict[Sequence, Outcome] = {}
 

@@ -38,7 +38,7 @@ def config(pipelined: bool = True, hold: bool = False, **sizes: int) -> EngineCo
     return EngineConfig(**{**SMALL, **sizes}, pipelined=pipelined, hold_constrained=hold)
 
 
-@pytest.mark.parametrize("pipelined, hold", MODES)
+@pytest.mark.parametrize(("pipelined", "hold"), MODES)
 @pytest.mark.parametrize("name", sorted(GRAMMARS))
 @pytest.mark.parametrize("frame", [None, 2])
 def test_a_lone_request_gets_the_tokens_it_would_get_without_an_engine(
@@ -147,7 +147,5 @@ def test_a_length_stop_leaves_no_zombie_and_an_end_token_leaves_at_most_one() ->
         for number, state in enumerate(states):
             harness.submit(state, prompt=(rng.randint(1, 20), number + 1), frame=number % 2)
         harness.run()
-        num_ended_by_eos = sum(
-            outcome.by_length is None for outcome in harness.outcomes.values()
-        )
+        num_ended_by_eos = sum(outcome.by_length is None for outcome in harness.outcomes.values())
         assert harness.engine.stats.num_zombie_rows <= num_ended_by_eos

@@ -1,0 +1,89 @@
+"""Forward: queue the forward pass of one step on the compute stream.
+
+A prefill encodes its new frames first, then runs the prompts of all its rows at once; being on
+one stream, the frames' pages are readable by every later operation from then on. A decode reads
+each row's input embedding from the relay, where the step before leaves it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from photon_ros.engine.attention import PrefixAttend, RowGroup, RowsAttend
+from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
+from photon_ros.engine.device import Device
+from photon_ros.engine.interfaces import Model
+from photon_ros.engine.kv_cache import KVCache
+from photon_ros.engine.scheduler import StepPlan
+from photon_ros.engine.step_inputs import row_groups, stage_fields
+
+
+class Forward:
+    """The forward pass of prefill and decode steps over one cache.
+
+    ``relay`` is (max_rows, D) on the device; row ``lane`` carries the next input embedding of
+    the sequence that owns the lane.
+    """
+
+    def __init__(self, model: Model, device: Device, cache: KVCache, relay: Tensor) -> None:
+        self._model = model
+        self._device = device
+        self._cache = cache
+        self._relay = relay
+        self._prefix_len = model.spec.prefix_len
+
+    def submit(self, plan: StepPlan, slot: DecodeSlot) -> ForwardInputs:
+        """Stage a step's metadata in ``slot`` and queue its forward.
+
+        The last hidden state of each row lands in ``slot.hidden``.
+        """
+        fields = stage_fields(plan, self._cache.page_size, self._prefix_len)
+        num_inputs, inputs = slot.stage_inputs(fields)
+        if plan.new_prefixes:
+            self._submit_prefixes(plan, slot)
+        groups = row_groups(plan.sequences, self._cache.page_size)
+        is_decode = plan.kind == "decode"
+        rows = len(plan.sequences)
+
+        def forward() -> None:
+            slot.inputs[:num_inputs].copy_(slot.inputs_host[:num_inputs], non_blocking=True)
+            if is_decode:
+                embeds = self._relay.index_select(0, inputs.lanes)[:, None]
+            else:
+                embeds = self._model.embed_tokens(inputs.token_ids)
+            attend = self._rows_attend(inputs, groups)
+            hidden = self._model.decode(embeds, inputs.positions, attend)
+            if not is_decode:
+                index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
+                hidden = hidden.gather(1, index)
+            slot.hidden[:rows] = hidden[:, 0]
+
+        self._device.compute.submit(forward, plan.kind)
+        return inputs
+
+    def _submit_prefixes(self, plan: StepPlan, slot: DecodeSlot) -> None:
+        sources = [source for _, source in plan.new_prefixes]
+        hosts, crops = slot.stage_crops([source.crops for source in sources])
+        tilings = [source.crops.tiling for source in sources]
+        starts = [prefix.first_page * self._cache.page_size for prefix, _ in plan.new_prefixes]
+
+        def encode() -> None:
+            for host, device in zip(hosts, crops, strict=True):
+                device.copy_(host, non_blocking=True)
+            embeds = self._model.encode_frames(crops, tilings)
+            frames, length, _ = embeds.shape
+            positions = torch.arange(length, device=embeds.device).expand(frames, -1)
+            self._model.decode(embeds, positions, PrefixAttend(self._cache, starts))
+
+        self._device.compute.submit(encode, "encode")
+
+    def _rows_attend(self, inputs: ForwardInputs, groups: list[RowGroup]) -> RowsAttend:
+        return RowsAttend(
+            self._cache,
+            prefix_len=self._prefix_len,
+            write_slots=inputs.write_slots.flatten(),
+            page_table=inputs.page_table,
+            private_positions=inputs.private_positions,
+            groups=groups,
+        )
