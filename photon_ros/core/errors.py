@@ -1,18 +1,18 @@
 """Everything photon_ros raises on purpose.
 
-    PhotonError
-    ├── InputError            the caller gave something that cannot be used (exit code 2)
-    │   ├── ImageError        an image that is empty, unreadable, too large, of the wrong type
-    │   ├── PromptError       an empty or too long prompt
-    │   │   └── UnknownWordError   a word the model does not know; lists the known ones
-    │   ├── ModelError        a model folder or checkpoint that cannot be loaded
-    │   │   └── UnsupportedSkillError   the model was not trained for this skill
-    │   └── BagError          a recording or a truth file that cannot be read
-    ├── CapacityError         the request can never fit: says what it needs and what there is
-    ├── RequestCancelled      the request was cancelled by its owner
-    ├── DeadlineExceeded      shed: it could not be answered in time
-    ├── EngineStopped         submitted to, or pending in, an engine that was closed
-    └── EngineFault           a step failed on the device; carries the cause
+PhotonError
+├── InputError            the caller gave something that cannot be used (exit code 2)
+│   ├── ImageError        an image that is empty, unreadable, too large, of the wrong type
+│   ├── PromptError       an empty or too long prompt
+│   │   └── UnknownWordError   a word the model does not know; lists the known ones
+│   ├── ModelError        a model folder or checkpoint that cannot be loaded
+│   │   └── UnsupportedSkillError   the model was not trained for this skill
+│   └── BagError          a recording or a truth file that cannot be read
+├── CapacityError         the request can never fit: says what it needs and what there is
+├── RequestCancelled      the request was cancelled by its owner
+├── DeadlineExceeded      shed: it could not be answered in time
+├── EngineStopped         submitted to, or pending in, an engine that was closed
+└── EngineFault           a step failed on the device; carries the cause
 """
 
 from __future__ import annotations
