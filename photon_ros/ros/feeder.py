@@ -1,0 +1,219 @@
+"""Feeder: takes the newest frame of each camera to the engine while there is room. No rclpy.
+
+    mailbox of a camera -> decode -> one Request per (skill, prompt), same Frame -> answers
+
+One thread. Cameras take turns. A camera has at most ``max_in_engine`` frames with open requests;
+while they are open its newest frame waits in the mailbox, where a newer one replaces it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from photon_ros.core.errors import EngineStopped, PhotonError
+from photon_ros.core.request import Request
+from photon_ros.core.result import Result
+from photon_ros.ros.answer import Answer, FrameJob
+from photon_ros.ros.arrival import Arrival, BadFrame, Decoded, transport_ms
+from photon_ros.ros.mailbox import DropReason, Mailbox, Taken
+from photon_ros.ros.params import NodeConfig
+
+
+class Answerer(Protocol):
+    """What the feeder needs of Photon."""
+
+    def submit(self, request: Request) -> Future[Result]:
+        """Queue a request; errors about the request may be raised or arrive in the future."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConfig:
+    """The config in force and its running number; frames keep the one they were admitted with."""
+
+    config: NodeConfig
+    version: int
+
+
+# Decoding and submitting one frame takes milliseconds; longer is a defect, not work to wait for.
+MAX_ADMISSION_S = 1.0
+
+Decode = Callable[[str, Taken[Arrival], NodeConfig], Decoded]
+
+
+class Feeder:
+    """Admits frames and turns finished requests into answers.
+
+    Args:
+        mailboxes: one for each camera.
+        decode: turns a taken message into a frame; raises BadFrame.
+        live_config: gives the config in force, read once per frame.
+        deliver: takes each answer; called on the engine's threads and on the feeder's.
+        on_bad_frame: told the camera and the reason, on the feeder's thread.
+        max_in_engine: frames of one camera with open requests.
+    """
+
+    def __init__(
+        self,
+        photon: Answerer,
+        mailboxes: Mapping[str, Mailbox[Arrival]],
+        *,
+        decode: Decode,
+        live_config: Callable[[], LiveConfig],
+        deliver: Callable[[Answer], None],
+        on_bad_frame: Callable[[str, str], None],
+        max_in_engine: int,
+    ) -> None:
+        self._photon = photon
+        self._mailboxes = dict(mailboxes)
+        self._decode = decode
+        self._live_config = live_config
+        self._deliver = deliver
+        self._on_bad_frame = on_bad_frame
+        self._max_in_engine = max_in_engine
+        self._changed = threading.Condition()
+        self._open: dict[str, dict[FrameJob, list[Future[Result]]]] = {
+            camera: {} for camera in self._mailboxes
+        }
+        self._turn = list(self._mailboxes)
+        self._is_admitting = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="photon-feeder", daemon=True)
+        self._thread.start()
+
+    def notify(self) -> None:
+        """Say that a frame was put into a mailbox."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Admit no more frames; drop those that wait."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join(timeout=MAX_ADMISSION_S)
+        for mailbox in self._mailboxes.values():
+            mailbox.flush()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is open; return False when the time ran out before."""
+        with self._changed:
+            return self._changed.wait_for(self._is_idle, timeout=timeout_s)
+
+    def cancel(self) -> None:
+        """Give up the open requests: each ends with EngineStopped as its answer."""
+        with self._changed:
+            entries = [item for jobs in self._open.values() for item in jobs.items()]
+        for job, futures in entries:
+            # The answer first: cancelling reports too, with a reason that says less. A request
+            # that runs cannot be cancelled on the spot; its answer then comes too late to count.
+            job.abandon(EngineStopped("the node stopped before the answer"))
+            for future in list(futures):
+                future.cancel()
+
+    def _is_idle(self) -> bool:
+        return not self._is_admitting and not any(self._open.values())
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping or self._next_camera() is not None)
+                if self._is_stopping:
+                    return
+                camera = self._next_camera()
+                assert camera is not None
+                # Whoever just had a turn is asked last.
+                self._turn.remove(camera)
+                self._turn.append(camera)
+                self._is_admitting = True
+            try:
+                self._admit(camera)
+            finally:
+                with self._changed:
+                    self._is_admitting = False
+                    self._changed.notify_all()
+
+    def _next_camera(self) -> str | None:
+        for camera in self._turn:
+            has_room = len(self._open[camera]) < self._max_in_engine
+            if has_room and self._mailboxes[camera].has_frame:
+                return camera
+        return None
+
+    def _admit(self, camera: str) -> None:
+        mailbox = self._mailboxes[camera]
+        taken = mailbox.take()
+        if taken is None:
+            return
+        live = self._live_config()
+        began_s = time.monotonic()
+        try:
+            decoded = self._decode(camera, taken, live.config)
+        except BadFrame as error:
+            mailbox.drop(DropReason.BAD)
+            self._on_bad_frame(camera, str(error))
+            return
+        if self._is_stopping:
+            mailbox.drop(DropReason.RESET)
+            return
+        now_s = time.monotonic()
+        if _is_stale(taken.item, decoded, live.config, now_s):
+            mailbox.drop(DropReason.STALE)
+            return
+        job = FrameJob(
+            camera=camera,
+            decoded=decoded,
+            asked=[(skill, live.config.prompts(skill)) for skill in live.config.skills],
+            prompt_version=live.version,
+            dropped_since_last=taken.dropped_since_last,
+            receive_s=taken.item.receive_s,
+            receive_stamp_ns=taken.item.receive_stamp_ns,
+            mailbox_ms=(began_s - taken.item.receive_s) * 1e3,
+            decode_image_ms=(now_s - began_s) * 1e3,
+            on_answer=self._deliver,
+            on_answered=self._close_job,
+        )
+        self._submit(job, live.config)
+
+    def _submit(self, job: FrameJob, config: NodeConfig) -> None:
+        futures: list[Future[Result]] = []
+        with self._changed:
+            self._open[job.camera][job] = futures
+        timeout_s = config.request_timeout_ms / 1e3
+        for skill_index, (skill, prompts) in enumerate(job.asked):
+            for prompt_index, prompt in enumerate(prompts):
+                request = Request(
+                    skill,
+                    prompt,
+                    job.decoded.frame,
+                    max_objects=config.max_objects,
+                    max_crops=None if config.max_crops < 0 else config.max_crops,
+                    deadline_s=job.receive_s + timeout_s if timeout_s > 0 else None,
+                )
+                try:
+                    future = self._photon.submit(request)
+                except PhotonError as error:
+                    job.settle(skill_index, prompt_index, error)
+                    continue
+                futures.append(future)
+                future.add_done_callback(partial(job.receive, skill_index, prompt_index))
+
+    def _close_job(self, job: FrameJob) -> None:
+        with self._changed:
+            del self._open[job.camera][job]
+            self._changed.notify_all()
+
+
+def _is_stale(arrival: Arrival, decoded: Decoded, config: NodeConfig, now_s: float) -> bool:
+    if config.max_age_ms <= 0:
+        return False
+    before_ms = transport_ms(decoded.frame.stamp_ns, arrival.receive_stamp_ns)
+    age_ms = (now_s - arrival.receive_s) * 1e3 + (0.0 if math.isnan(before_ms) else before_ms)
+    return age_ms > config.max_age_ms

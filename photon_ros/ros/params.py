@@ -1,0 +1,237 @@
+"""NodeConfig: every parameter of the node, with its default, bounds and description, in one place.
+
+The ROS parameters, their descriptors, ``config/default.yaml`` and the table in the documentation
+derive from the fields below or are compared with them. No ROS here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Final
+
+from photon_ros.core.errors import InputError
+from photon_ros.engine.config import EngineConfig
+from photon_ros.pixels import MAX_PIXELS, DepthPolicy
+from photon_ros.ros.param_spec import ParamSpec, Value, param
+
+SPATIAL_SKILLS: Final = ("point", "detect")
+_CAMERA_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """All parameters at one moment, checked; see :func:`specs` for the parameters' meaning.
+
+    Raises InputError, naming the parameter and what is allowed.
+    """
+
+    autostart: bool = param(
+        "autostart",
+        True,
+        "configure and activate at the start, or exit with code 2",
+        read_only=True,
+    )
+    model_path: str = param(
+        "model.path", "nano", "'nano', or a folder with a Moondream checkpoint", read_only=True
+    )
+    device: str = param("device", "cpu", "'cpu', 'cuda' or 'cuda:N'", read_only=True)
+    dtype: str = param(
+        "dtype",
+        "auto",
+        "number format of the weights; auto is float32 on the cpu and bfloat16 on cuda",
+        read_only=True,
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    max_streams: int = param(
+        "engine.max_streams",
+        EngineConfig().max_rows,
+        "prompts answered together",
+        read_only=True,
+        minimum=1,
+        maximum=256,
+    )
+    kv_pages: int = param(
+        "engine.kv_pages",
+        EngineConfig().num_private_pages,
+        "key/value pages for prompts and answers",
+        read_only=True,
+        minimum=1,
+        maximum=1_000_000,
+    )
+    pipelined: bool = param(
+        "engine.pipelined",
+        True,
+        "start the next step while the last one is still recorded; false waits for each step",
+        read_only=True,
+    )
+    cameras: tuple[str, ...] = param(
+        "cameras",
+        (),
+        "camera names: subscribes <camera>/image each; empty subscribes image",
+        read_only=True,
+    )
+    image_transport: str = param(
+        "image_transport",
+        "raw",
+        "subscribe sensor_msgs/Image (raw) or sensor_msgs/CompressedImage (compressed)",
+        read_only=True,
+        choices=("raw", "compressed"),
+    )
+    qos_reliability: str = param(
+        "qos.reliability",
+        "best_effort",
+        "reliability asked of the camera's publisher",
+        read_only=True,
+        choices=("best_effort", "reliable"),
+    )
+    qos_depth: int = param(
+        "qos.depth",
+        1,
+        "images the middleware keeps for the node",
+        read_only=True,
+        minimum=1,
+        maximum=1000,
+    )
+    skills: tuple[str, ...] = param(
+        "skills", ("detect",), "skills asked of every frame", choices=SPATIAL_SKILLS
+    )
+    prompts_point: tuple[str, ...] = param(
+        "prompts.point", ("person",), "what to point at, one request each"
+    )
+    prompts_detect: tuple[str, ...] = param(
+        "prompts.detect", ("person",), "what to find boxes of, one request each"
+    )
+    max_objects: int = param(
+        "max_objects", 50, "objects after which an answer ends", minimum=1, maximum=1000
+    )
+    max_crops: int = param(
+        "max_crops",
+        -1,
+        "local crops of a frame; 0 looks at the whole image only, -1 is the model's own limit",
+        minimum=-1,
+        maximum=64,
+    )
+    rate_limit_hz: float = param(
+        "rate_limit_hz",
+        0.0,
+        "frames taken per second and camera; 0 is no limit",
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    max_age_ms: float = param(
+        "max_age_ms",
+        0.0,
+        "age in ms above which a frame is not begun; 0 is no limit",
+        minimum=0.0,
+        maximum=3_600_000.0,
+    )
+    request_timeout_ms: float = param(
+        "request_timeout_ms",
+        0.0,
+        "time in ms after receiving a frame when its answer is given up; 0 is never",
+        minimum=0.0,
+        maximum=3_600_000.0,
+    )
+    zero_stamp_policy: str = param(
+        "zero_stamp_policy",
+        "keep",
+        "frames stamped 0: publish so, stamp with the receive time, or drop as bad",
+        choices=("keep", "receive_time", "drop"),
+    )
+    depth_policy: DepthPolicy = param(
+        "depth_policy",
+        "reject",
+        "16UC1 and 32FC1 images: refuse as bad, or show the depth as grey",
+        choices=("reject", "normalize"),
+    )
+    max_pixels: int = param(
+        "max_pixels",
+        MAX_PIXELS,
+        "pixels above which an image is refused as bad",
+        minimum=1,
+        maximum=1_000_000_000,
+    )
+    warn_p95_ms: float = param(
+        "diagnostics.warn_p95_ms",
+        0.0,
+        "p95 latency in ms that warns; 0 is never",
+        minimum=0.0,
+        maximum=3_600_000.0,
+    )
+    error_p95_ms: float = param(
+        "diagnostics.error_p95_ms",
+        0.0,
+        "p95 latency in ms that is an error; 0 is never",
+        minimum=0.0,
+        maximum=3_600_000.0,
+    )
+    min_fps: float = param(
+        "diagnostics.min_fps",
+        0.0,
+        "answered frames per second below which it warns; 0 is never",
+        minimum=0.0,
+        maximum=1000.0,
+    )
+    max_drop_ratio: float = param(
+        "diagnostics.max_drop_ratio",
+        1.0,
+        "share of received frames dropped above which it warns",
+        minimum=0.0,
+        maximum=1.0,
+    )
+
+    def __post_init__(self) -> None:
+        for spec in specs():
+            object.__setattr__(self, spec.field_name, spec.parse(getattr(self, spec.field_name)))
+        for name in self.cameras:
+            if not _CAMERA_NAME.fullmatch(name):
+                raise InputError(f"cameras: {name!r} is not a valid relative topic name")
+        _check_distinct("cameras", self.cameras)
+        _check_distinct("skills", self.skills)
+        if not self.skills:
+            raise InputError(f"skills is empty; give at least one of {', '.join(SPATIAL_SKILLS)}")
+        for skill in self.skills:
+            self._check_prompts(skill)
+
+    def _check_prompts(self, skill: str) -> None:
+        prompts = self.prompts(skill)
+        if not prompts:
+            raise InputError(f"prompts.{skill} is empty, and skills has {skill}")
+        if any(not prompt.strip() for prompt in prompts):
+            raise InputError(f"prompts.{skill} has an empty prompt")
+        _check_distinct(f"prompts.{skill}", prompts)
+
+    def prompts(self, skill: str) -> tuple[str, ...]:
+        """Return the prompts asked for a skill of :data:`SPATIAL_SKILLS`."""
+        return {"point": self.prompts_point, "detect": self.prompts_detect}[skill]
+
+    def asked(self) -> tuple[tuple[str, str], ...]:
+        """Return every (skill, prompt) asked of a frame."""
+        return tuple((skill, prompt) for skill in self.skills for prompt in self.prompts(skill))
+
+    def changed(self, values: Mapping[str, Any]) -> NodeConfig:
+        """Return a checked copy with the named parameters set; unknown names are an InputError."""
+        by_name = {spec.name: spec.field_name for spec in specs()}
+        for name in values:
+            if name not in by_name:
+                raise InputError(f"there is no parameter {name!r}; known: {', '.join(by_name)}")
+        return replace(self, **{by_name[name]: value for name, value in values.items()})
+
+    def values(self) -> dict[str, Value]:
+        """Return every parameter's value by its ROS name."""
+        return {spec.name: getattr(self, spec.field_name) for spec in specs()}
+
+
+def _check_distinct(name: str, words: tuple[str, ...]) -> None:
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise InputError(f"{name} has {twice[0]!r} more than once")
+
+
+@cache
+def specs() -> tuple[ParamSpec, ...]:
+    """Return every parameter, in the order of NodeConfig's fields."""
+    return tuple(ParamSpec(field_name=item.name, **item.metadata) for item in fields(NodeConfig))
