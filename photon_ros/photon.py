@@ -44,7 +44,6 @@ from photon_ros.engine.sequence import (
 )
 from photon_ros.engine.worker import EngineWorker
 from photon_ros.models.moondream.checkpoint import Checkpoint, load_checkpoint
-from photon_ros.models.nano import load_nano
 from photon_ros.skills import SKILLS, skill_named
 from photon_ros.skills.spatial import SpatialState
 
@@ -305,6 +304,8 @@ def load_model(model: str | os.PathLike[str], *, device: str, dtype: str) -> Che
         ModelError: nothing can be loaded from there; the message says what was looked for.
     """
     if os.fspath(model) == "nano":
+        from photon_ros.models.nano import load_nano
+
         return load_nano(device=device, dtype=dtype)
     return load_checkpoint(model, device=device, dtype=dtype)
 
