@@ -1,0 +1,48 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[Any]
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add which model to load, and where."""
+    parser.add_argument(
+        "--model",
+        default="nano",
+        metavar="DIR",
+        help="folder of a checkpoint, or nano, the embedded one (default: nano)",
+    )
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the model runs and in what precision."""
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="precision (default: float32 on the CPU, bfloat16 on a GPU)",
+    )
+
+
+def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add how much an answer may cost."""
+    parser.add_argument(
+        "--max-objects",
+        type=int,
+        default=50,
+        metavar="N",
+        help="end an answer after N objects (default: 50)",
+    )
+    parser.add_argument(
+        "--max-crops",
+        type=int,
+        metavar="N",
+        help="look at no more than N local crops of an image; 0 looks at the whole image only "
+        "(default: the model's own limit)",
+    )

@@ -1,0 +1,146 @@
+"""Evaluate a recording: run it, score it, and write the report.
+
+    OUT/results.json    the document (photon_ros.replay.results)
+    OUT/report.md       its summary
+    OUT/pictures/       overlay pictures of labelled frames first, then a sample
+
+Everything cheap is checked before the model is loaded, and the model and the prompts before
+the first frame is spent.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from photon_ros.core.errors import InputError
+from photon_ros.replay.bag_reader import BagEntry, BagReader
+from photon_ros.replay.lockstep import Question, Submitter, run_lockstep
+from photon_ros.replay.options import EvaluateOptions
+from photon_ros.replay.outcome import RunOutcome
+from photon_ros.replay.pictures import draw_pictures
+from photon_ros.replay.progress import progress_bar
+from photon_ros.replay.report import render_report
+from photon_ros.replay.results import Document, bag_facts, results_document, write_document
+from photon_ros.replay.scoring import Score, score
+from photon_ros.replay.truth import TruthImage, frames_with_truth, read_truth
+
+RESULTS_NAME: Final = "results.json"
+REPORT_NAME: Final = "report.md"
+PICTURES_NAME: Final = "pictures"
+
+
+class Asker(Submitter, Protocol):
+    """What an evaluation needs of Photon."""
+
+    model_name: str
+
+    def validate(self, skill: str, prompt: str) -> None:
+        """Raise an InputError if the model cannot be asked that."""
+        ...
+
+
+OpenAsker = Callable[[EvaluateOptions], AbstractContextManager[Asker]]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation yields besides its files."""
+
+    document: Document
+    num_errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be run: the topic, its frames, and the labels of some of them."""
+
+    topic: str
+    entries: list[BagEntry]
+    truth: Mapping[int, TruthImage]
+
+    def wanted(self, options: EvaluateOptions) -> set[int] | None:
+        """Indices to take; None takes all."""
+        return set(self.truth) if options.truth_frames_only else None
+
+
+def open_photon(options: EvaluateOptions) -> AbstractContextManager[Asker]:
+    """Load the model that the options name."""
+    from photon_ros.photon import Photon  # torch: only once the bag and the truth are fine
+
+    return Photon(options.model, device=options.device, dtype=options.dtype)
+
+
+def evaluate(options: EvaluateOptions, open_asker: OpenAsker = open_photon) -> Evaluation:
+    """Run one evaluation and write its report to ``options.out``.
+
+    Raises:
+        BagError: the recording or the truth cannot be used.
+        InputError: the model, the skill, a prompt or the output folder cannot be used.
+    """
+    with BagReader(options.bag) as reader:
+        plan = make_plan(reader, options)
+        _check_folder(options.out)
+        run, model_name = _run(reader, plan, options, open_asker)
+        found = {index: outcome.detections for index, outcome in run.frames.items()}
+        truth = {index: plan.truth[index] for index in plan.truth if index in run.frames}
+        scored = score(truth, found, options.prompts) if plan.truth else None
+        facts = bag_facts(options.bag, reader.storage, plan.topic, plan.entries)
+        document = results_document(options, run, facts, scored, model_name)
+        _write(options.out, reader, plan, run, scored, document)
+    return Evaluation(document, run.num_errors)
+
+
+def make_plan(reader: BagReader, options: EvaluateOptions) -> Plan:
+    """Choose the topic, list its frames, and find the labelled ones among them."""
+    truth = None if options.truth is None else read_truth(options.truth)
+    topic = reader.select_topic(options.topic)
+    entries = reader.entries(topic)
+    if truth is None:
+        return Plan(topic, entries, {})
+    truth.check_labels(options.prompts)
+    labelled = frames_with_truth(truth, topic, [entry.stamp_ns for entry in entries])
+    return Plan(topic, entries, labelled)
+
+
+def _run(
+    reader: BagReader, plan: Plan, options: EvaluateOptions, open_asker: OpenAsker
+) -> tuple[RunOutcome, str]:
+    question = Question(options.skill, options.prompts, options.max_objects, options.max_crops)
+    wanted = plan.wanted(options)
+    total = len(plan.entries) if wanted is None else len(wanted)
+    with open_asker(options) as asker:
+        for prompt in options.prompts:
+            asker.validate(options.skill, prompt)
+        with progress_bar("frames", total) as advance:
+            run = run_lockstep(asker, reader, plan.topic, question, wanted=wanted, on_frame=advance)
+        return run, asker.model_name
+
+
+def _check_folder(out: Path) -> None:
+    """Make the folder, and clear what an earlier evaluation left in it; nothing else."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in (RESULTS_NAME, REPORT_NAME):
+            (out / name).unlink(missing_ok=True)
+        shutil.rmtree(out / PICTURES_NAME, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"output folder {out} cannot be used: {error.strerror}") from error
+
+
+def _write(
+    out: Path,
+    reader: BagReader,
+    plan: Plan,
+    run: RunOutcome,
+    scored: Score | None,
+    document: Document,
+) -> None:
+    pictures = draw_pictures(out / PICTURES_NAME, reader, plan.topic, run, plan.truth, scored)
+    report = render_report(document, pictures, PICTURES_NAME)
+    (out / REPORT_NAME).write_text(report, "utf-8")
+    write_document(document, out / RESULTS_NAME)
