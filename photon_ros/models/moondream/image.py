@@ -16,6 +16,9 @@ from photon_ros.core.errors import ImageError, InputError
 from photon_ros.engine.interfaces import FrameCrops
 from photon_ros.models.moondream.config import VisionConfig
 
+# Below what Pillow can address, with room for the enlarged picture.
+MAX_SIDE_PX = 100_000
+
 
 def choose_tiling(height_px: int, width_px: int, window_px: int, max_crops: int) -> tuple[int, int]:
     """Return (rows, columns) of local crops, at least 1 each and at most ``max_crops`` together.
@@ -57,7 +60,7 @@ def cut(image: NDArray[np.uint8], config: VisionConfig, max_crops: int | None = 
         max_crops: lowers that budget; 0 leaves only the global crop.
 
     Raises:
-        ImageError: the picture is of the wrong type, empty, or cannot be resized.
+        ImageError: the picture is of the wrong type, empty, or has too long a side.
         InputError: ``max_crops`` is negative.
     """
     if max_crops is not None and max_crops < 0:
@@ -91,15 +94,13 @@ def _picture(image: NDArray[np.uint8]) -> Image.Image:
         )
     if 0 in image.shape:
         raise ImageError(f"image has no pixels: shape {image.shape}")
+    if max(image.shape) > MAX_SIDE_PX:
+        raise ImageError(
+            f"image sides must be at most {MAX_SIDE_PX} pixels, got {image.shape[1]}x"
+            f"{image.shape[0]}"
+        )
     return Image.fromarray(np.ascontiguousarray(image))
 
 
 def _resized(picture: Image.Image, width_px: int, height_px: int) -> NDArray[np.uint8]:
-    try:
-        resized = picture.resize((width_px, height_px), Image.Resampling.LANCZOS)
-    except (ValueError, MemoryError, OverflowError) as error:
-        raise ImageError(
-            f"cannot resize an image of {picture.width}x{picture.height} pixels "
-            f"to {width_px}x{height_px}: {error}"
-        ) from error
-    return np.asarray(resized)
+    return np.asarray(picture.resize((width_px, height_px), Image.Resampling.LANCZOS))
