@@ -1,0 +1,104 @@
+"""From a scene to what the model sees: the global crop, the tiles, and the truth in its units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
+from training.architecture import CONFIG
+from training.scene import Scene
+
+CROP_PX = CONFIG.vision.crop_size
+# Side of the grid on which the dense head learns: four cells along each patch.
+CELLS_PER_PATCH = 4
+CELL_SIDE = CELLS_PER_PATCH * CONFIG.vision.grid_side
+NO_COLOUR = len(COLOURS)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sample:
+    """One scene as the trainer uses it.
+
+    Attributes:
+        whole: (crop, crop, 3) uint8, the global crop.
+        mosaic: (H, W, 3) uint8, the resized picture the tiles are cut from; None when the
+            scene is looked at as a whole only.
+        tiling: (rows, columns); (1, 1) without tiles.
+        kinds: (num_objects,) int64 index into CLASSES.
+        colours: (num_objects,) int64 index into COLOURS, NO_COLOUR when unknown.
+        boxes: (num_objects, 4) float32 (x_min, y_min, x_max, y_max) in [0, 1].
+        cells: (CELL_SIDE, CELL_SIDE) uint8, 1 + object seen at the cell's centre, or 0.
+        is_real: True for a frame of a film, where only people are labelled.
+    """
+
+    whole: NDArray[np.uint8]
+    mosaic: NDArray[np.uint8] | None
+    tiling: tuple[int, int]
+    kinds: NDArray[np.int64]
+    colours: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    cells: NDArray[np.uint8]
+    is_real: bool
+
+    def crops(self) -> NDArray[np.uint8]:
+        """Return (num_crops, crop, crop, 3): the global crop, then the tiles row by row."""
+        if self.mosaic is None:
+            return self.whole[None]
+        window, rows, columns = CONFIG.vision.window_px, *self.tiling
+        tiles = [
+            self.mosaic[i * window : i * window + CROP_PX, j * window : j * window + CROP_PX]
+            for i in range(rows)
+            for j in range(columns)
+        ]
+        return np.stack([self.whole, *tiles])
+
+    def mirrored(self) -> Sample:
+        """Return the sample seen in a mirror, objects again left to right."""
+        boxes = self.boxes.copy()
+        boxes[:, 0], boxes[:, 2] = 1 - self.boxes[:, 2], 1 - self.boxes[:, 0]
+        order = np.lexsort((boxes[:, 1], boxes[:, 0] + boxes[:, 2]))
+        rank = np.zeros(len(order) + 1, np.uint8)
+        rank[order + 1] = np.arange(1, len(order) + 1)
+        return Sample(
+            np.ascontiguousarray(self.whole[:, ::-1]),
+            None if self.mosaic is None else np.ascontiguousarray(self.mosaic[:, ::-1]),
+            self.tiling,
+            self.kinds[order],
+            self.colours[order],
+            boxes[order],
+            rank[self.cells[:, ::-1]],
+            self.is_real,
+        )
+
+
+def resize(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """Resize with Lanczos as the model's preprocessing does."""
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def cut(scene: Scene, tiling: tuple[int, int], is_real: bool) -> Sample:
+    """Return the scene as the model sees it; tiling (1, 1) means the global crop alone."""
+    height, width = scene.ids.shape
+    mosaic = None
+    if tiling != (1, 1):
+        margin, window = 2 * CONFIG.vision.margin_px, CONFIG.vision.window_px
+        mosaic = resize(scene.image, tiling[1] * window + margin, tiling[0] * window + margin)
+    size = np.array([width, height, width, height], np.float32)
+    boxes = np.array([thing.box for thing in scene.objects], np.float32).reshape(-1, 4) / size
+    colours = [COLOURS.index(o.colour) if o.colour else NO_COLOUR for o in scene.objects]
+    cells = cv2.resize(scene.ids, (CELL_SIDE, CELL_SIDE), interpolation=cv2.INTER_NEAREST_EXACT)
+    return Sample(
+        whole=resize(scene.image, CROP_PX, CROP_PX),
+        mosaic=mosaic,
+        tiling=tiling,
+        kinds=np.array([CLASSES.index(o.kind) for o in scene.objects], np.int64),
+        colours=np.array(colours, np.int64),
+        boxes=np.asarray(boxes, np.float32),
+        cells=np.asarray(cells, np.uint8),
+        is_real=is_real,
+    )

@@ -1,0 +1,106 @@
+"""The joint loss: what comes next, where, how large, and where to look."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from photon_ros.models.nano import vocabulary
+from training.network import Network
+from training.packing import NONE, PREFIX_LEN, Packed
+
+COORD_SIGMA_BINS = 1.3
+SIZE_SIGMA_BINS = 1.0
+# One head of one layer is taught to look at the object being answered.
+LOOKING_LAYER, LOOKING_HEAD = 2, 0
+
+
+class BlockAttend:
+    """Attention of questions packed behind a shared image: an ``Attend`` for training.
+
+    The image looks at itself; a question looks at the image and at its own past.
+
+    Args:
+        allowed: (F, 1, S, PREFIX_LEN + S) bool as from :meth:`Packed.allowed`.
+    """
+
+    def __init__(self, allowed: Tensor) -> None:
+        self._allowed = allowed
+        self.looking: Tensor | None = None  # (F, S, P) logits of the taught head
+
+    def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
+        """Return the attended values (B, T, H, E)."""
+        q, k, v = (x.to(v_BTGE.dtype).transpose(1, 2) for x in (q_BTHE, k_BTGE, v_BTGE))
+        prefix = slice(None, PREFIX_LEN)
+        image = F.scaled_dot_product_attention(q[:, :, prefix], k[:, :, prefix], v[:, :, prefix])
+        asking = q[:, :, PREFIX_LEN:]
+        answers = F.scaled_dot_product_attention(asking, k, v, attn_mask=self._allowed)
+        if layer == LOOKING_LAYER:
+            seen = k[:, LOOKING_HEAD, 1:PREFIX_LEN].float()
+            scale = seen.shape[-1] ** -0.5
+            self.looking = asking[:, LOOKING_HEAD].float() @ seen.transpose(1, 2) * scale
+        return torch.cat((image, answers), dim=2).transpose(1, 2)
+
+
+def embed(network: Network, packed: Packed) -> Tensor:
+    """Return (F, S, D): tokens through the vocabulary, values through the region model."""
+    ids = packed.ids
+    x = network.text.embed(ids)
+    # Half precision would lose the phase of the faster waves, and with it the position.
+    with torch.autocast("cpu", enabled=False):
+        coords = network.region.embed_coords(packed.coords[..., None])
+        sizes = network.region.embed_sizes(packed.sizes)
+    x = torch.where((ids == vocabulary.COORD_ID)[..., None], coords, x)
+    return torch.where((ids == vocabulary.SIZE_ID)[..., None], sizes, x)
+
+
+def run_questions(
+    network: Network, embeds_FPD: Tensor, packed: Packed
+) -> tuple[Tensor, BlockAttend]:
+    """Return the hidden states (F, S, D) of the questions, and the attention that made them."""
+    num = len(embeds_FPD)
+    bos = network.text.embed(torch.full((num, 1), vocabulary.BOS_ID))
+    x = torch.cat((bos, embeds_FPD.to(bos.dtype), embed(network, packed)), dim=1)
+    prefix = torch.arange(PREFIX_LEN).expand(num, -1)
+    attend = BlockAttend(packed.allowed())
+    positions = torch.cat((prefix, packed.positions), dim=1)
+    return network.text.decode(x, positions, attend)[:, PREFIX_LEN:], attend
+
+
+def soft_cross_entropy(logits: Tensor, target_bins: Tensor, sigma: float) -> Tensor:
+    """Return the mean cross entropy against a Gaussian around real-valued target bins.
+
+    Args:
+        logits: (R, bins).
+        target_bins: (R,) float32.
+        sigma: width of the Gaussian in bins.
+    """
+    bins = torch.arange(logits.shape[-1], dtype=torch.float32)
+    label = torch.softmax(-0.5 * ((bins - target_bins[:, None]) / sigma) ** 2, dim=-1)
+    return -(label * F.log_softmax(logits.float(), dim=-1)).sum(-1).mean()
+
+
+def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dict[str, Tensor]:
+    """Return the losses of a batch of questions by name: token, coord, size, look."""
+    hidden, attend = run_questions(network, embeds_FPD, packed)
+    zero = hidden.sum() * 0.0
+    losses = {"token": zero, "coord": zero, "size": zero, "look": zero}
+    boundary = packed.next_id != NONE
+    logits = network.text.logits(hidden[boundary])
+    losses["token"] = F.cross_entropy(logits.float(), packed.next_id[boundary])
+    placed = packed.coord_target != NONE
+    if bool(placed.any()):
+        logits = network.region.coord_logits(hidden[placed])
+        losses["coord"] = soft_cross_entropy(logits, packed.coord_target[placed], COORD_SIGMA_BINS)
+    sized = packed.size_target[..., 0] != NONE
+    if bool(sized.any()):
+        logits = network.region.size_logits(hidden[sized]).flatten(0, 1)
+        target = packed.size_target[sized].flatten()
+        losses["size"] = soft_cross_entropy(logits, target, SIZE_SIGMA_BINS)
+    looking = packed.looks_at.any(-1)
+    if bool(looking.any()) and attend.looking is not None:
+        logs = F.log_softmax(attend.looking[looking], dim=-1)
+        hits = logs.masked_fill(~packed.looks_at[looking], -torch.inf)
+        losses["look"] = -torch.logsumexp(hits, dim=-1).mean()
+    return losses

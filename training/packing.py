@@ -1,0 +1,168 @@
+"""Many questions on one image in one row: token arrays, targets and the block mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from photon_ros.models.nano import vocabulary
+from training.architecture import CONFIG
+from training.cutting import CELLS_PER_PATCH, Sample
+from training.questions import ANY, Question
+
+NONE = -100
+NUM_COORD_BINS = CONFIG.region.num_coord_bins
+NUM_SIZE_BINS = CONFIG.region.num_size_bins
+PREFIX_LEN = CONFIG.prefix_len
+_WORDS = vocabulary.word_ids()
+_SIDE = CONFIG.vision.grid_side
+
+
+def coord_bin(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the real-valued bin of coordinates in [0, 1]."""
+    return np.clip(value * NUM_COORD_BINS, 0, NUM_COORD_BINS - 1).astype(np.float32)
+
+
+def size_bin(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the real-valued bin of widths or heights in (0, 1]."""
+    octaves = np.log2(np.maximum(value, 2.0**-10)) + 10
+    return np.clip(octaves / 10 * (NUM_SIZE_BINS - 1), 0, NUM_SIZE_BINS - 1).astype(np.float32)
+
+
+def size_of_bin(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the widths or heights that bins stand for."""
+    return np.exp2(10 * value / (NUM_SIZE_BINS - 1) - 10).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Packed:
+    """The questions of a batch of scenes; F scenes, S positions after the image.
+
+    Attributes:
+        ids: (F, S) int64 token ids; COORD_ID and SIZE_ID where a value is fed.
+        coords: (F, S) float32 the coordinate fed.
+        sizes: (F, S, 2) float32 the (width, height) fed.
+        positions: (F, S) int64.
+        question: (F, S) int64 which question a position belongs to; -1 is padding.
+        next_id: (F, S) int64 COORD_ID or EOS_ID where an object may begin, else NONE.
+        coord_target: (F, S) float32 bin to answer, or NONE.
+        size_target: (F, S, 2) float32 bins to answer, or NONE.
+        looks_at: (F, S, P) bool: the patches of the object being answered; all False if none.
+    """
+
+    ids: Tensor
+    coords: Tensor
+    sizes: Tensor
+    positions: Tensor
+    question: Tensor
+    next_id: Tensor
+    coord_target: Tensor
+    size_target: Tensor
+    looks_at: Tensor
+
+    def allowed(self) -> Tensor:
+        """Return (F, 1, S, PREFIX_LEN + S) bool: the keys each position may look at."""
+        num, length = self.ids.shape
+        same = self.question[:, :, None] == self.question[:, None, :]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        prefix = torch.ones(num, length, PREFIX_LEN, dtype=torch.bool)
+        return torch.cat((prefix, same & causal), dim=2)[:, None]
+
+
+def patches_of(sample: Sample) -> NDArray[np.bool_]:
+    """Return (num_objects, P): the patches that show an object, or hold its centre."""
+    num = len(sample.kinds)
+    grid = sample.cells.reshape(_SIDE, CELLS_PER_PATCH, _SIDE, CELLS_PER_PATCH)
+    shown = (grid[None] == np.arange(1, num + 1)[:, None, None, None, None]).sum((2, 4)) >= 3
+    middle = (sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2
+    column, row = np.clip((middle * _SIDE).astype(int), 0, _SIDE - 1).T
+    shown[np.arange(num), row, column] = True
+    return np.asarray(shown.reshape(num, _SIDE * _SIDE), np.bool_)
+
+
+def pack(
+    samples: list[Sample],
+    questions: list[list[Question]],
+    rng: np.random.Generator,
+    jitter_bins: float = 1.0,
+) -> Packed:
+    """Lay the questions of each scene in one row.
+
+    Args:
+        samples: the scenes.
+        questions: per scene what is asked.
+        rng: source of the jitter.
+        jitter_bins: spread of the error put on values fed back, so that the model learns to
+            go on from a value that is a little off, as it must when it answers by itself.
+    """
+    length = max(sum(question.num_tokens for question in asked) for asked in questions)
+    shape = (len(samples), length)
+    arrays = {
+        "ids": np.zeros(shape, np.int64),
+        "coords": np.zeros(shape, np.float32),
+        "sizes": np.full((*shape, 2), 0.5, np.float32),
+        "positions": np.zeros(shape, np.int64),
+        "question": np.full(shape, -1, np.int64),
+        "next_id": np.full(shape, NONE, np.int64),
+        "coord_target": np.full(shape, NONE, np.float32),
+        "size_target": np.full((*shape, 2), NONE, np.float32),
+        "looks_at": np.zeros((*shape, _SIDE * _SIDE), np.bool_),
+    }
+    for number, (sample, asked) in enumerate(zip(samples, questions, strict=True)):
+        row = {name: array[number] for name, array in arrays.items()}
+        patches, start = patches_of(sample), 0
+        for index, question in enumerate(asked):
+            end = start + question.num_tokens
+            row["question"][start:end] = index
+            row["positions"][start:end] = PREFIX_LEN + np.arange(end - start)
+            _write_question(row, start, question, sample, patches, rng, jitter_bins)
+            start = end
+    return Packed(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def prompt_ids(question: Question) -> list[int]:
+    """Return skill, colour, class, separator."""
+    kind = vocabulary.ANY_CLASS if question.kind == ANY else vocabulary.CLASSES[question.kind]
+    colour = vocabulary.COLOURS[question.colour] if question.colour != ANY else None
+    return [
+        vocabulary.SKILL_IDS[question.skill],
+        _WORDS[colour or vocabulary.ANY_COLOUR],
+        _WORDS[kind],
+        vocabulary.SEPARATOR_ID,
+    ]
+
+
+def _write_question(
+    row: dict[str, NDArray[np.generic]],
+    start: int,
+    question: Question,
+    sample: Sample,
+    patches: NDArray[np.bool_],
+    rng: np.random.Generator,
+    jitter_bins: float,
+) -> None:
+    at = start + 4
+    row["ids"][start:at] = prompt_ids(question)
+    for thing in question.answer:
+        box = sample.boxes[thing]
+        middle = coord_bin((box[:2] + box[2:]) / 2)
+        fed = np.clip(np.rint(middle + rng.normal(0, jitter_bins, 2)), 0, NUM_COORD_BINS - 1)
+        row["next_id"][at - 1] = vocabulary.COORD_ID
+        row["coord_target"][at - 1], row["coord_target"][at] = middle
+        row["ids"][at : at + 2] = vocabulary.COORD_ID
+        row["coords"][at : at + 2] = fed / NUM_COORD_BINS
+        row["looks_at"][at - 1 : at + 1] = patches[thing]
+        at += 2
+        if question.skill == "detect":
+            size = size_bin(box[2:] - box[:2])
+            row["looks_at"][at - 1] = patches[thing]
+            row["size_target"][at - 1] = size
+            row["ids"][at] = vocabulary.SIZE_ID
+            fed = np.rint(size + rng.normal(0, jitter_bins, 2)).astype(np.float32)
+            row["sizes"][at] = size_of_bin(np.clip(fed, 0, NUM_SIZE_BINS - 1))
+            at += 1
+    row["next_id"][at - 1] = vocabulary.EOS_ID

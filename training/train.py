@@ -1,0 +1,98 @@
+"""Train nano: render the pool if it is not there, then train, or go on with a run.
+
+    python -m training.train --out runs/nano --clip vtest.avi --minutes 88
+    python -m training.train --out runs/smoke --smoke
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import torch
+
+from photon_ros.core.errors import InputError
+from training.clip import load_clip
+from training.export import export
+from training.pool import Mix, Pool, Renderer, render_pool
+from training.schedule import Schedule
+from training.trainer import Recipe, Trainer
+
+_SMOKE_RECIPE = Recipe(
+    vision_batch=4, joint_batch=4, vision_tiled_batch=1, joint_tiled_batch=1, max_questions=4
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the trainer; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    torch.set_num_threads(arguments.threads)
+    cv2.setNumThreads(1)
+    try:
+        _train(arguments)
+    except InputError as error:
+        print(f"training: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    out: Path = arguments.out
+    clip = load_clip(arguments.clip) if arguments.clip else None
+    if clip is None:
+        print("no --clip: training without real people; the model will only know drawn ones")
+    num_scenes = 60 if arguments.smoke else arguments.scenes
+    started = time.monotonic()
+
+    def on_shard(done: int) -> None:
+        print(f"pool: {done}/{num_scenes} scenes, {time.monotonic() - started:.0f} s", flush=True)
+
+    render_pool(out / "pool", Renderer(arguments.seed, Mix(), clip), num_scenes, on_shard)
+    recipe = replace(_SMOKE_RECIPE if arguments.smoke else Recipe(), seed=arguments.seed)
+    if arguments.smoke:
+        schedule = Schedule(max_steps=12)
+    elif arguments.steps is not None:
+        schedule = Schedule(max_steps=arguments.steps)
+    else:
+        schedule = Schedule(max_seconds=60 * arguments.minutes)
+    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule)
+    trainer.run(on_save=_report)
+    digest = export(trainer.network, out / "weights")
+    print(f"exported to {out / 'weights'}, sha256 {digest}")
+
+
+def _report(trainer: Trainer) -> None:
+    """Say how far the run is, and export what there is."""
+    progress = trainer.schedule.progress(trainer.step, trainer.elapsed_s)
+    print(
+        f"step {trainer.step}, {trainer.elapsed_s:.0f} s, {100 * progress:.1f} % of the run; "
+        f"{trainer.summary()}",
+        flush=True,
+    )
+    export(trainer.network, trainer.folder / "weights")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--clip", type=Path, help="film with real people (OpenCV's vtest.avi)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=88.0, help="length of the run by time")
+    length.add_argument("--steps", type=int, help="length of the run in steps: repeatable")
+    length.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
+    parser.add_argument("--scenes", type=int, default=30_000, help="scenes in the pool")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="processor threads to use")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""The training loop: draw a batch, step, log, keep the state."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from training.architecture import CONFIG
+from training.cutting import Sample
+from training.dense import DenseTarget, dense_accuracy, dense_loss
+from training.losses import question_losses
+from training.muon import Muon
+from training.network import Network
+from training.packing import pack
+from training.pool import Pool
+from training.questions import ask
+from training.schedule import Schedule
+from training.state import has_state, read_state, write_state
+
+LOG_COLUMNS = (
+    "step", "elapsed_s", "progress", "joint", "tiled",
+    "dense", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that is chosen about training.
+
+    Attributes:
+        seed: of the initial weights and of every batch.
+        vision_batch, joint_batch: scenes of a step when they are looked at as a whole.
+        vision_tiled_batch, joint_tiled_batch: the same with tiles, which cost seven times.
+        tiled_share: share of the steps on scenes with tiles.
+        max_questions, max_tokens: most questions on a scene, and positions of all of them.
+        muon_lr, adam_lr: greatest step sizes.
+        max_grad_norm: gradients longer than this are shortened.
+        bf16: multiply matrices in bfloat16, where the processor does that faster.
+    """
+
+    seed: int = 1
+    vision_batch: int = 32
+    joint_batch: int = 16
+    vision_tiled_batch: int = 8
+    joint_tiled_batch: int = 5
+    tiled_share: float = 0.3
+    max_questions: int = 10
+    max_tokens: int = 110
+    muon_lr: float = 0.02
+    adam_lr: float = 1.5e-3
+    weight_decay: float = 0.02
+    max_grad_norm: float = 1.0
+    bf16: bool = True
+
+
+class Trainer:
+    """One run in one folder.
+
+    Args:
+        folder: where state and log are kept; a run found there goes on.
+        pool: the scenes.
+        recipe: everything that is chosen.
+        schedule: how long the run is.
+    """
+
+    def __init__(self, folder: Path, pool: Pool, recipe: Recipe, schedule: Schedule) -> None:
+        self.folder = folder
+        self.pool = pool
+        self.recipe = recipe
+        self.schedule = schedule
+        self.step = 0
+        self.elapsed_s = 0.0
+        self._joint_from = -1  # first step of the joint stage
+        torch.manual_seed(recipe.seed)
+        self.network = Network(CONFIG)
+        self._muon, self._adam = _optimisers(self.network, recipe)
+        self._lrs = [group["lr"] for optimiser in self._optimisers for group in optimiser.param_groups]
+        self._index_pool()
+        folder.mkdir(parents=True, exist_ok=True)
+        if has_state(folder):
+            self._resume(read_state(folder))
+        self._log = _Log(folder / "log.csv", self.step)
+
+    @property
+    def _optimisers(self) -> tuple[Muon, torch.optim.AdamW]:
+        return self._muon, self._adam
+
+    @property
+    def is_over(self) -> bool:
+        """True when the run has come to its end."""
+        return self.schedule.progress(self.step, self.elapsed_s) >= 1.0
+
+    def run(
+        self,
+        *,
+        save_every_s: float = 180.0,
+        stop_after_steps: int | None = None,
+        on_save: Callable[[Trainer], None] = lambda trainer: None,
+    ) -> None:
+        """Train to the end of the schedule, or for ``stop_after_steps`` steps.
+
+        ``on_save`` is called after the state was kept.
+        """
+        last_save = time.monotonic()
+        last_step = None if stop_after_steps is None else self.step + stop_after_steps
+        while not self.is_over and self.step != last_step:
+            self._one_step()
+            if time.monotonic() - last_save > save_every_s:
+                self.save()
+                on_save(self)
+                last_save = time.monotonic()
+        self.save()
+        on_save(self)
+
+    def save(self) -> None:
+        """Keep the state of the run."""
+        state = {
+            "network": self.network.state_dict(),
+            "muon": self._muon.state_dict(),
+            "adam": self._adam.state_dict(),
+            "step": self.step,
+            "elapsed_s": self.elapsed_s,
+            "joint_from": self._joint_from,
+        }
+        write_state(self.folder, state)
+        self._log.flush()
+
+    def summary(self) -> str:
+        """Return the means of the last 100 steps in words."""
+        return self._log.summary()
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self._muon.load_state_dict(state["muon"])
+        self._adam.load_state_dict(state["adam"])
+        self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
+        self._joint_from = int(state["joint_from"])
+
+    def _index_pool(self) -> None:
+        whole, rich = self.pool.num_crops == 1, self.pool.num_objects >= 4
+        self._scenes = {
+            (tiled, joint): np.flatnonzero(
+                (whole != tiled) & (np.ones_like(rich) if joint else rich | self.pool.is_real)
+            )
+            for tiled in (False, True)
+            for joint in (False, True)
+        }
+
+    def _draw(self, rng: np.random.Generator, joint: bool) -> tuple[list[Sample], bool]:
+        recipe = self.recipe
+        tiled = bool(rng.random() < recipe.tiled_share) and len(self._scenes[True, joint]) > 0
+        if tiled:
+            size = recipe.joint_tiled_batch if joint else recipe.vision_tiled_batch
+        else:
+            size = recipe.joint_batch if joint else recipe.vision_batch
+        samples = [self.pool[int(i)] for i in rng.choice(self._scenes[tiled, joint], size)]
+        return [s.mirrored() if rng.random() < 0.5 else s for s in samples], tiled
+
+    def _one_step(self) -> None:
+        started = time.monotonic()
+        progress = self.schedule.progress(self.step, self.elapsed_s)
+        joint = self.schedule.is_joint(progress)
+        if joint and self._joint_from < 0:
+            self._joint_from = self.step
+        # Every batch depends on seed and step alone, so a resumed run sees the same ones.
+        rng = np.random.default_rng([self.recipe.seed, 2, self.step])
+        samples, tiled = self._draw(rng, joint)
+        losses, accuracy = self._losses(samples, rng, joint)
+        torch.stack(list(losses.values())).sum().backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.max_grad_norm)
+        factor = self.schedule.lr_factor(progress, self.step - max(self._joint_from, 0))
+        groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
+        for group, lr in zip(groups, self._lrs, strict=True):
+            group["lr"] = lr * factor
+        for optimiser in self._optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.elapsed_s += time.monotonic() - started
+        self.step += 1
+        values = {name: float(loss.detach()) for name, loss in losses.items()}
+        values |= {"kind_accuracy": accuracy[0], "colour_accuracy": accuracy[1]}
+        self._log.add(
+            {"step": self.step, "elapsed_s": round(self.elapsed_s, 1), "progress": progress,
+             "joint": int(joint), "tiled": int(tiled), **values}
+        )  # fmt: skip
+
+    def _losses(
+        self, samples: list[Sample], rng: np.random.Generator, joint: bool
+    ) -> tuple[dict[str, Tensor], tuple[float, float]]:
+        crops = [sample.crops() for sample in samples]
+        pixels = torch.from_numpy(_lit(np.concatenate(crops), [len(c) for c in crops], rng))
+        target = DenseTarget(samples)
+        # Plain products instead of the fused attention: faster here in bfloat16.
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.recipe.bf16),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
+            embeds = self.network.embed_image(
+                pixels, [len(c) for c in crops], [sample.tiling for sample in samples]
+            )
+            dense = self.network.dense(embeds)
+            losses = {"dense": dense_loss(dense, target)}
+            if joint:
+                recipe = self.recipe
+                asked = [ask(s, rng, recipe.max_questions, recipe.max_tokens) for s in samples]
+                losses |= question_losses(self.network, embeds, pack(samples, asked, rng))
+        return losses, dense_accuracy(dense.detach(), target)
+
+
+def _lit(
+    crops: np.ndarray[Any, np.dtype[np.uint8]], num_crops: list[int], rng: np.random.Generator
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Change the light of each scene a little: gain and offset, the same for all its crops."""
+    gain = np.repeat(rng.uniform(0.85, 1.15, len(num_crops)), num_crops)
+    offset = np.repeat(rng.uniform(-12, 12, len(num_crops)), num_crops)
+    levels = np.arange(256)
+    tables = np.clip(levels * gain[:, None] + offset[:, None], 0, 255).astype(np.uint8)
+    return np.stack([table[crop] for table, crop in zip(tables, crops, strict=True)])
+
+
+def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:
+    matrices, rest = [], []
+    for name, param in network.named_parameters():
+        is_matrix = ".blocks." in name and param.ndim == 2
+        (matrices if is_matrix else rest).append(param)
+    muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.weight_decay)
+    adam = torch.optim.AdamW(
+        rest, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=recipe.weight_decay
+    )
+    return muon, adam
+
+
+class _Log:
+    """A CSV file of one line a step; lines after the resumed step are dropped."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self._recent: list[dict[str, float | int]] = []
+        kept: list[dict[str, str]] = []
+        if path.exists() and step:
+            with path.open(newline="") as file:
+                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
+        self._file = path.open("w", newline="")
+        self._writer = csv.DictWriter(self._file, LOG_COLUMNS, restval="")
+        self._writer.writeheader()
+        self._writer.writerows(kept)
+
+    def summary(self, num_steps: int = 100) -> str:
+        """Return the means of the last steps in words."""
+        recent = self._recent[-num_steps:]
+        parts = []
+        for name in LOG_COLUMNS[5:]:
+            values = [row[name] for row in recent if name in row]
+            if values:
+                parts.append(f"{name} {sum(values) / len(values):.3f}")
+        return ", ".join(parts)
+
+    def add(self, row: dict[str, float | int]) -> None:
+        """Write the figures of one step."""
+        self._recent = [*self._recent[-199:], row]
+        short = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
+        self._writer.writerow(short)
+
+    def flush(self) -> None:
+        """Bring what was written to the disk."""
+        self._file.flush()
