@@ -7,6 +7,7 @@ the end of its commit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import Device, Event
-from photon_ros.engine.interfaces import FrameCrops, ModelSpec, SampledToken
+from photon_ros.engine.interfaces import Constraint, FrameCrops, ModelSpec, SampledToken
 
 # Columns of the landing buffers.
 LANDED_ID, LANDED_COORD, LANDED_WIDTH, LANDED_HEIGHT = range(4)
@@ -83,6 +84,8 @@ class DecodeSlot:
         self.landed_host = device.host_buffer((rows, 4), torch.int64)
         self.landed_probs_host = device.host_buffer((rows, 2), torch.float32)
         self.copied_event: Event | None = None
+        # What each mask row was last written from: unchanged rows are not written again.
+        self._masked_by: list[Constraint | None] = [None] * rows
 
     def stage_inputs(self, fields: list[NDArray[np.int64]]) -> tuple[int, ForwardInputs]:
         """Pack the fields of ForwardInputs, in its order, into the host staging.
@@ -109,17 +112,25 @@ class DecodeSlot:
             devices.append(self.crops[index, :count])
         return hosts, devices
 
+    def stage_mask(self, constraints: Seq[Constraint]) -> None:
+        """Write the SamplingMask rows of these constraints to the host staging."""
+        mask = self.mask_host.numpy()
+        for row, constraint in enumerate(constraints):
+            if self._masked_by[row] is constraint:
+                continue
+            self._masked_by[row] = constraint
+            is_open = constraint.allowed is None
+            mask[row] = not is_open
+            listed = constraint.forbidden if constraint.allowed is None else constraint.allowed
+            mask[row, list(listed)] = is_open
+
     def landed_tokens(self, num_rows: int) -> list[SampledToken]:
         """Return what landed on the host; only valid after ``copied_event``."""
         ids = self.landed_host[:num_rows].tolist()
         probs = self.landed_probs_host[:num_rows].tolist()
         return [
-            SampledToken(
-                id=landed[LANDED_ID],
-                coord_bin=landed[LANDED_COORD],
-                size_bins=(landed[LANDED_WIDTH], landed[LANDED_HEIGHT]),
-                prob=prob[LANDED_PROB],
-                bin_prob=prob[LANDED_BIN_PROB],
+            SampledToken(token_id, coord_bin, (width_bin, height_bin), prob, bin_prob)
+            for (token_id, coord_bin, width_bin, height_bin), (prob, bin_prob) in zip(
+                ids, probs, strict=True
             )
-            for landed, prob in zip(ids, probs, strict=True)
         ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -138,10 +138,19 @@ class Constraint:
     forbidden: tuple[int, ...] = ()
     spatial: bool = False
 
+    @property
+    def forced_id(self) -> int | None:
+        """The only id that may come, or None when there is a choice."""
+        allowed = self.allowed
+        return allowed[0] if allowed is not None and len(allowed) == 1 else None
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
-    """One committed token of one row.
+    def permits(self, token_id: int) -> bool:
+        """True when ``token_id`` may come."""
+        return token_id not in self.forbidden if self.allowed is None else token_id in self.allowed
+
+
+class SampledToken(NamedTuple):
+    """One committed token of one row; a tuple, because a step makes one for every row.
 
     Attributes:
         id: the token id.

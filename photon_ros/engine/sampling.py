@@ -60,31 +60,20 @@ def plan_sampling(
 ) -> SamplingPlan:
     """Return what a batch with these constraints needs; one constraint a row."""
     pair = (min(spec.eos_id, spec.coord_id), max(spec.eos_id, spec.coord_id))
-    temperatures = [sequence.sampling.temperature for sequence in sequences]
-    any_random = any(
-        temperature > 0 and (c.allowed is None or len(c.allowed) > 1)
-        for c, temperature in zip(constraints, temperatures, strict=True)
-    )
-    free = [c for c in constraints if c.allowed is None or len(c.allowed) > 1]
+    # Rows in one state mostly share one constraint object: look at each only once.
+    distinct = list({id(c): c for c in constraints}.values())
+    free = [c for c in distinct if c.forced_id is None]
+    any_random = bool(free) and any(s.sampling.temperature > 0 for s in sequences)
     uses_pair = not any_random and all(
-        c.spatial and c.allowed is not None and (len(c.allowed) == 1 or c.allowed == pair)
-        for c in constraints
+        c.spatial and (c.forced_id is not None or c.allowed == pair) for c in distinct
     )
-
-    def may(token_id: int) -> bool:
-        return any(
-            c.spatial
-            and (token_id in c.allowed if c.allowed is not None else token_id not in c.forbidden)
-            for c in constraints
-        )
-
     return SamplingPlan(
         num_rows=len(constraints),
         pair=pair if uses_pair else None,
         any_free=bool(free),
-        any_forced=len(free) < len(constraints),
-        may_coord=may(spec.coord_id),
-        may_size=may(spec.size_id),
+        any_forced=len(free) < len(distinct),
+        may_coord=any(c.spatial and c.permits(spec.coord_id) for c in distinct),
+        may_size=any(c.spatial and c.permits(spec.size_id) for c in distinct),
         any_text=not uses_pair,
         any_random=any_random,
     )
@@ -104,24 +93,13 @@ def stage_sampling(
     """
     rows = plan.num_rows
     controls = slot.controls_host.numpy()[:rows]
-    for row, (constraint, sequence) in enumerate(zip(constraints, sequences, strict=True)):
-        allowed = constraint.allowed
-        forced = allowed[0] if allowed is not None and len(allowed) == 1 else -1
-        controls[row] = (
-            forced,
-            constraint.spatial,
-            sequence.sampling.seed & (2**63 - 1),
-            positions[row],
-        )
+    controls[:, CONTROL_FORCED] = [-1 if c.forced_id is None else c.forced_id for c in constraints]
+    controls[:, CONTROL_SPATIAL] = [c.spatial for c in constraints]
+    if plan.any_random:
+        controls[:, CONTROL_SEED] = [s.sampling.seed & (2**63 - 1) for s in sequences]
+        controls[:, CONTROL_POSITION] = positions
     if plan.pair is None:
-        mask = slot.mask_host.numpy()[:rows]
-        for row, constraint in enumerate(constraints):
-            if constraint.allowed is None:
-                mask[row] = False
-                mask[row, list(constraint.forbidden)] = True
-            else:
-                mask[row] = True
-                mask[row, list(constraint.allowed)] = False
+        slot.stage_mask(constraints)
     if plan.any_random:
         values = [(s.sampling.temperature, s.sampling.top_p) for s in sequences]
         slot.sampling_host.numpy()[:rows] = np.asarray(values, dtype=np.float32)

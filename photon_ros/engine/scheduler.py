@@ -52,7 +52,7 @@ class Scheduler:
         self._free_lanes = list(range(config.max_rows - 1, -1, -1))
         self._arrivals = itertools.count()
         self._waiting: list[tuple[float, int, Sequence]] = []
-        self.running: list[Sequence] = []
+        self.running: list[Sequence] = []  # in row order: one prefix's rows are neighbours
         self._last_kind: StepKind = "decode"
 
     @property
@@ -136,14 +136,12 @@ class Scheduler:
         sequence.lane = -1
 
     def _decode_rows(self) -> list[Sequence]:
-        rows = [
+        limit = self._config.max_inflight_steps
+        return [
             sequence
             for sequence in self.running
-            if sequence.can_launch_decode
-            and sequence.num_inflight < self._config.max_inflight_steps
+            if sequence.can_launch_decode and sequence.num_inflight < limit
         ]
-        rows.sort(key=_row_order)
-        return rows
 
     def _plan_prefill(self) -> StepPlan | None:
         admitted: list[Sequence] = []
@@ -179,7 +177,7 @@ class Scheduler:
         if sequence.source is not None:
             sequence.prefix = self._pool.hold(sequence.source.key)
         sequence.status = SequenceStatus.RUNNING
-        self.running.append(sequence)
+        bisect.insort(self.running, sequence, key=_row_order)
 
     def _pages_needed(self, sequence: Sequence) -> int:
         # The last sampled token is never fed, so it needs no position.

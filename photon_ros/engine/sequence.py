@@ -108,10 +108,9 @@ class Sequence:
     def can_launch_decode(self) -> bool:
         """True when a decode step for the next token may be launched."""
         return (
-            self.status is SequenceStatus.RUNNING
+            1 <= self.num_launched < self.max_new_tokens
             and not self.finalized
-            and self.num_launched >= 1
-            and self.num_launched < self.max_new_tokens
+            and self.status is SequenceStatus.RUNNING
         )
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from photon_ros.core.prompting import Prompting
 from photon_ros.core.result import Detection, DetectionKind, EndReason
@@ -36,25 +37,23 @@ class SpatialState:
     detections: list[Detection] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     _pending: list[SampledToken] = field(default_factory=list)
+    _cycle: tuple[Constraint, ...] = ()
 
-    @property
-    def tokens_per_object(self) -> int:
-        """Tokens of one complete object."""
-        return 3 if self.has_size else 2
+    def __post_init__(self) -> None:
+        self._cycle = _cycle_of(
+            self.prompting.eos_id,
+            self.prompting.coord_id,
+            self.prompting.size_id if self.has_size else None,
+        )
 
     @property
     def max_new_tokens(self) -> int:
         """Tokens of ``max_objects`` objects: after the last one no end token is needed."""
-        return self.tokens_per_object * self.max_objects
+        return len(self._cycle) * self.max_objects
 
     def constraint_ahead(self, num_ahead: int) -> Constraint:
         """Return the constraint of a later token; it depends on its place in the cycle only."""
-        place = (len(self._pending) + num_ahead) % self.tokens_per_object
-        ids = self.prompting
-        if place == 0:
-            low, high = sorted((ids.eos_id, ids.coord_id))
-            return Constraint(allowed=(low, high), spatial=True)
-        return Constraint(allowed=(ids.coord_id if place == 1 else ids.size_id,), spatial=True)
+        return self._cycle[(len(self._pending) + num_ahead) % len(self._cycle)]
 
     def advance(self, token: SampledToken) -> bool:
         """Take one token; an object counts once all its tokens are there."""
@@ -62,7 +61,7 @@ class SpatialState:
             return True
         self.token_ids.append(token.id)
         self._pending.append(token)
-        if len(self._pending) == self.tokens_per_object:
+        if len(self._pending) == len(self._cycle):
             self.detections.append(self._object(self._pending))
             self._pending = []
         return False
@@ -85,3 +84,14 @@ class SpatialState:
             score=tokens[0].prob,
             coord_prob=coord_prob,
         )
+
+
+@cache
+def _cycle_of(eos_id: int, coord_id: int, size_id: int | None) -> tuple[Constraint, ...]:
+    """Return the constraints of one object's tokens; all requests of a model share them."""
+    low, high = sorted((eos_id, coord_id))
+    cycle = (
+        Constraint(allowed=(low, high), spatial=True),
+        Constraint(allowed=(coord_id,), spatial=True),
+    )
+    return cycle if size_id is None else (*cycle, Constraint(allowed=(size_id,), spatial=True))
