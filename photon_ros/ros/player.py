@@ -80,8 +80,8 @@ class Recording:
         if not bag.exists():
             raise BagError(f"{bag} does not exist")
         self._ros2_types = get_typestore(Stores.ROS2_HUMBLE)
-        self._reader = AnyReader([bag], default_typestore=self._ros2_types)
         try:
+            self._reader = AnyReader([bag], default_typestore=self._ros2_types)
             self._reader.open()
         except Exception as error:  # the reader raises whatever its storage library raises
             raise BagError(f"{bag} cannot be read: {error}") from error

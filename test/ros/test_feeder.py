@@ -1,0 +1,246 @@
+"""The feeder: newest frame to the engine while there is room, fair to every camera."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from fake_photon import FakePhoton
+
+from photon_ros.core.frame import Frame
+from photon_ros.ros.answer import Answer, AnswerStatus
+from photon_ros.ros.arrival import Arrival, BadFrame, Decoded
+from photon_ros.ros.feeder import Feeder, LiveConfig
+from photon_ros.ros.mailbox import Mailbox, Taken
+from photon_ros.ros.params import NodeConfig
+
+
+def decode(camera: str, taken: Taken[Arrival], config: NodeConfig) -> Decoded:
+    """A frame of the message's first byte; 255 is a bad frame."""
+    value = taken.item.serialised[0]
+    if value == 255:
+        raise BadFrame("a white lie")
+    image = np.full((4, 6, 3), value, np.uint8)
+    stamp_ns = taken.item.receive_stamp_ns - 20_000_000
+    return Decoded(
+        Frame(image, stamp_ns=stamp_ns, camera=camera, sequence=taken.sequence), header=value
+    )
+
+
+class Rig:
+    """Mailboxes, a feeder and an engine; answers are settled as the node would."""
+
+    def __init__(self, photon: FakePhoton, cameras: tuple[str, ...], config: NodeConfig) -> None:
+        self.photon = photon
+        self.live = LiveConfig(config, 7)
+        self.mailboxes: dict[str, Mailbox[Arrival]] = {name: Mailbox() for name in cameras}
+        self.answers: list[Answer] = []
+        self.bad: list[tuple[str, str]] = []
+        self.feeder = Feeder(
+            photon,
+            self.mailboxes,
+            decode=decode,
+            live_config=lambda: self.live,
+            deliver=self._deliver,
+            on_bad_frame=lambda camera, reason: self.bad.append((camera, reason)),
+            max_in_engine=1,
+        )
+
+    def _deliver(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        worst = answer.job.published(answer.status)
+        if worst is not None:
+            self.mailboxes[answer.job.camera].finish(completed=worst is AnswerStatus.OK)
+
+    def put(self, value: int, camera: str = "", *, age_s: float = 0.0) -> None:
+        now_s = time.monotonic() - age_s
+        arrival = Arrival(bytes([value]), now_s, 1_000_000_000_000)
+        self.mailboxes[camera].put(arrival, now_s=now_s)
+        self.feeder.notify()
+
+    def settle(self) -> None:
+        wait_until(lambda: all(not box.has_frame for box in self.mailboxes.values()))
+        assert self.feeder.wait_idle(5.0)
+
+    def seen(self, camera: str = "") -> list[int]:
+        return [a.job.decoded.header for a in self.answers if a.job.camera == camera]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.001)
+
+
+@contextmanager
+def rig(
+    cameras: tuple[str, ...] = ("",), *, service_s: float = 0.0, **changes: object
+) -> Iterator[Rig]:
+    photon = FakePhoton(service_s)
+    config = NodeConfig().changed({name.replace("__", "."): v for name, v in changes.items()})
+    built = Rig(photon, cameras, config)
+    try:
+        yield built
+    finally:
+        built.feeder.close()
+        photon.close()
+
+
+def test_one_request_for_each_prompt_shares_one_frame_object() -> None:
+    changes: dict[str, object] = {
+        "skills": ["detect", "point"],
+        "prompts__detect": ["person", "nothing"],
+        "prompts__point": ["person"],
+        "max_objects": 9,
+        "max_crops": 2,
+    }
+    with rig(**changes) as built:
+        built.put(10)
+        built.settle()
+        requests = built.photon.requests
+        assert [(r.skill, r.prompt) for r in requests] == [
+            ("detect", "person"), ("detect", "nothing"), ("point", "person"),
+        ]  # fmt: skip
+        assert len({id(request.frame) for request in requests}) == 1
+        assert {(r.max_objects, r.max_crops, r.deadline_s) for r in requests} == {(9, 2, None)}
+        assert [answer.skill for answer in built.answers] == ["detect", "point"]
+        assert built.answers[0].job.prompt_version == 7
+
+
+def test_while_the_engine_works_the_newest_frame_waits_and_older_ones_are_dropped() -> None:
+    with rig() as built:
+        built.photon.may_answer.clear()
+        built.put(1)
+        wait_until(lambda: len(built.photon.requests) == 1)
+        for value in (2, 3, 4):
+            built.put(value)
+        time.sleep(0.02)
+        assert len(built.photon.requests) == 1, "a second frame entered a full engine"
+        built.photon.may_answer.set()
+        built.settle()
+        assert built.seen() == [1, 4]
+        counts = built.mailboxes[""].counts()
+        assert (counts.completed, counts.overwritten) == (2, 2)
+        assert built.answers[1].job.dropped_since_last == 2
+        assert counts.balanced
+
+
+def test_bad_frames_are_counted_and_the_next_frame_is_answered() -> None:
+    with rig() as built:
+        built.put(255)
+        wait_until(lambda: built.mailboxes[""].counts().bad == 1)
+        built.put(5)
+        built.settle()
+        assert built.bad == [("", "a white lie")]
+        assert built.seen() == [5]
+        assert built.mailboxes[""].counts().balanced
+
+
+def test_old_frames_are_not_begun() -> None:
+    with rig(max_age_ms=100.0) as built:
+        built.put(1, age_s=0.09)  # 20 ms of transport on top: 110 ms
+        wait_until(lambda: built.mailboxes[""].counts().stale == 1)
+        built.put(2, age_s=0.0)
+        built.settle()
+        assert built.seen() == [2]
+
+
+def test_deadline_counts_from_reception_and_a_missed_one_is_a_timeout() -> None:
+    with rig(service_s=0.05, request_timeout_ms=10.0) as built:
+        built.put(1)
+        built.settle()
+        request = built.photon.requests[0]
+        assert request.deadline_s == pytest.approx(built.answers[0].job.receive_s + 0.010)
+        assert built.answers[0].status is AnswerStatus.TIMEOUT
+        assert built.mailboxes[""].counts().failed == 1
+
+
+def test_failing_prompts_fail_the_frame_and_not_the_feeder() -> None:
+    with rig(prompts__detect=["person", "boom"]) as built:
+        built.put(1)
+        built.settle()
+        assert built.answers[0].status is AnswerStatus.ERROR
+        built.live = LiveConfig(NodeConfig(), 8)
+        built.put(2)
+        built.settle()
+        assert built.answers[1].status is AnswerStatus.OK
+        assert built.answers[1].job.prompt_version == 8
+        counts = built.mailboxes[""].counts()
+        assert (counts.completed, counts.failed) == (1, 1)
+
+
+def test_prompts_that_the_engine_refuses_at_once_are_answered_with_the_reason() -> None:
+    with rig(prompts__detect=["unheard of"]) as built:
+        built.put(1)
+        built.settle()
+        assert "fake does not know 'unheard of'" in built.answers[0].error
+        assert built.mailboxes[""].counts().failed == 1
+
+
+def test_cameras_take_turns_whatever_their_rates() -> None:
+    with rig(("fast", "slow"), service_s=0.004) as built:
+        stop_s = time.monotonic() + 0.6
+        index = 0
+        while time.monotonic() < stop_s:
+            built.put(1, "fast")
+            if index % 5 == 0:
+                built.put(2, "slow")
+            index += 1
+            time.sleep(0.001)
+        built.settle()
+        share = Counter(answer.job.camera for answer in built.answers)
+        # The engine is the bottleneck of both: neither camera starves the other.
+        assert share["slow"] >= 0.35 * sum(share.values())
+        assert share["fast"] >= 0.35 * sum(share.values())
+        assert all(box.counts().balanced for box in built.mailboxes.values())
+
+
+def test_closing_drops_the_waiting_frame_and_cancelling_answers_the_open_ones() -> None:
+    with rig() as built:
+        built.photon.may_answer.clear()
+        built.put(1)
+        wait_until(lambda: len(built.photon.requests) == 1)
+        built.put(2)
+        built.feeder.close()
+        assert not built.feeder.wait_idle(0.01)
+        built.feeder.cancel()
+        assert built.feeder.wait_idle(1.0)
+        assert "EngineStopped: the node stopped before the answer" in built.answers[0].error
+        counts = built.mailboxes[""].counts()
+        assert (counts.received, counts.failed, counts.reset) == (2, 1, 1)
+        assert (counts.in_flight, counts.mailboxed) == (0, 0)
+
+
+def test_account_is_balanced_at_any_moment_of_an_overload() -> None:
+    with rig(service_s=0.001) as built:
+        stop = threading.Event()
+        snapshots = []
+
+        def watch() -> None:
+            while not stop.is_set():
+                snapshots.append(built.mailboxes[""].counts())
+                time.sleep(0.0005)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for index in range(1500):
+            built.put(255 if index % 97 == 0 else index % 200)
+            if index % 10 == 0:
+                time.sleep(0.001)
+        built.settle()
+        stop.set()
+        watcher.join()
+        assert len(snapshots) > 50
+        assert all(counts.balanced for counts in snapshots)
+        assert any(counts.in_flight for counts in snapshots)
+        final = built.mailboxes[""].counts()
+        assert final.received == 1500
+        assert final.completed > 20
+        assert final.overwritten > 20
+        assert final.in_flight == final.mailboxed == 0
