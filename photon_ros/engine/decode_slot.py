@@ -124,6 +124,11 @@ class DecodeSlot:
             listed = constraint.forbidden if constraint.allowed is None else constraint.allowed
             mask[row, list(listed)] = is_open
 
+    def copy_landed(self, num_rows: int) -> None:
+        """Copy the sampled rows to the host; runs on the copy stream."""
+        self.landed_host[:num_rows].copy_(self.landed[:num_rows], non_blocking=True)
+        self.landed_probs_host[:num_rows].copy_(self.landed_probs[:num_rows], non_blocking=True)
+
     def landed_tokens(self, num_rows: int) -> list[SampledToken]:
         """Return what landed on the host; only valid after ``copied_event``."""
         ids = self.landed_host[:num_rows].tolist()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import torch
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
-from photon_ros.engine import sampling
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
 from photon_ros.engine.device import Device
@@ -25,6 +24,7 @@ from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.metrics import EngineStats
 from photon_ros.engine.page_pool import PagePool
 from photon_ros.engine.pipeline import Pipeline
+from photon_ros.engine.sampler import Sampler
 from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
 from photon_ros.engine.step_inputs import sampled_positions
@@ -67,9 +67,10 @@ class Engine:
             pages_per_prefix=pages_per_prefix,
         )
         self._slots = [DecodeSlot(i, device, spec, config) for i in range(2)]
-        self._relay = device.device_buffer((config.max_rows, spec.dim), spec.dtype)
+        relay = device.device_buffer((config.max_rows, spec.dim), spec.dtype)
         cache = KVCache(device, spec, self.pool, config.page_size)
-        self._forward = Forward(model, device, cache, self._relay)
+        self._forward = Forward(model, device, cache, relay)
+        self._sampler = Sampler(model, device, relay)
         self.pipeline = Pipeline(config.max_inflight_steps)
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
@@ -198,19 +199,8 @@ class Engine:
         self.pipeline.sample(slot.slot_id, held=held)
         try:
             constraints = self._constraints_now(step) if held else _known(step.constraints)
-            plan = sampling.plan_sampling(constraints, sequences, self._model.spec)
             positions = sampled_positions(step.plan, self._model.spec.prefix_len)
-            sampling.stage_sampling(slot, plan, constraints, sequences, positions)
-
-            def sample() -> None:
-                sampling.copy_sampling_inputs(slot, plan)
-                sampling.sample(self._model, slot, plan, self._relay, step.inputs.lanes)
-
-            self._device.compute.submit(sample, "sample")
-            # After the sampling's last write: spatial decode is part of it.
-            self._device.copy.wait(self._device.compute.record())
-            self._device.copy.submit(lambda: _copy_landed(slot, len(sequences)), "copy")
-            slot.copied_event = self._device.copy.record()
+            self._sampler.submit(slot, step.inputs.lanes, constraints, sequences, positions)
         except Exception as error:
             self._fail_step(step, _fault("its sampling failed", error))
 
@@ -327,11 +317,6 @@ class Engine:
 
 def _known(constraints: list[Constraint | None]) -> list[Constraint]:
     return [constraint for constraint in constraints if constraint is not None]
-
-
-def _copy_landed(slot: DecodeSlot, rows: int) -> None:
-    slot.landed_host[:rows].copy_(slot.landed[:rows], non_blocking=True)
-    slot.landed_probs_host[:rows].copy_(slot.landed_probs[:rows], non_blocking=True)
 
 
 def _fault(what: str, cause: BaseException) -> EngineFault:
