@@ -118,7 +118,7 @@ def _rectangle(canvas: Pixels, rect: Box, ink: Color, width_px: int) -> None:
 
 def _dot(canvas: Pixels, detection: Detection, color: Color, width_px: int) -> None:
     height, width = canvas.shape[:2]
-    centre = _fixed(detection.x * (width - 1), detection.y * (height - 1))
+    centre = _fixed(detection.x * width - 0.5, detection.y * height - 0.5)
     for ink, radius_px in ((_HALO_COLOR, 4.0), (_TRUTH_COLOR, 3.4), (color, 2.4)):
         radius = round(radius_px * max(1.0, width_px) * 2**_SUBPIXEL_BITS * 0.6)
         cv2.circle(canvas, centre, radius, ink, cv2.FILLED, cv2.LINE_AA, _SUBPIXEL_BITS)
@@ -135,14 +135,14 @@ def _fill_mask(canvas: Pixels, detection: Detection) -> None:
 
 
 def _rings_px(canvas: Pixels, detection: Detection) -> list[NDArray[np.int32]]:
-    size = np.array([canvas.shape[1] - 1, canvas.shape[0] - 1], np.float64)
+    size = np.array([canvas.shape[1], canvas.shape[0]], np.float64)
     rings = []
     for ring in detection.polygon:
         points = np.asarray(ring, np.float64).reshape(-1, 2)
         # Far outside is as good as just outside, and keeps fixed point numbers within range.
         points = np.clip(points[np.isfinite(points).all(axis=1)], -1.0, 2.0)
         if len(points) >= 3:
-            rings.append(np.rint(points * size * 2**_SUBPIXEL_BITS).astype(np.int32))
+            rings.append(np.rint((points * size - 0.5) * 2**_SUBPIXEL_BITS).astype(np.int32))
     return rings
 
 
@@ -189,11 +189,14 @@ def _segment(
 
 
 def _box_px(canvas: Pixels, box: Box, width_px: int) -> Box:
-    """Return the corners in pixels, pulled in so that the stroke stays in the picture."""
+    """Return the corners in pixels, pulled in so that the stroke stays in the picture.
+
+    OpenCV counts pixel centres as whole numbers; normalised 0 is the picture's very edge.
+    """
     height, width = canvas.shape[:2]
     inset = (width_px - 1) / 2
-    x_min, x_max = (_clamp(x * width, inset, width - 1 - inset) for x in (box[0], box[2]))
-    y_min, y_max = (_clamp(y * height, inset, height - 1 - inset) for y in (box[1], box[3]))
+    x_min, x_max = (_clamp(x * width - 0.5, inset, width - 1 - inset) for x in (box[0], box[2]))
+    y_min, y_max = (_clamp(y * height - 0.5, inset, height - 1 - inset) for y in (box[1], box[3]))
     return x_min, y_min, x_max, y_max
 
 

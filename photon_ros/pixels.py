@@ -52,7 +52,7 @@ class _Layout:
 
     dtype: str
     samples: int
-    to_rgb: Callable[[NDArray[Any], int], Pixels]
+    to_rgb: Callable[[NDArray[Any]], Pixels]
     even_width: bool = False
     even_height: bool = False
     rows_per_2: int = 2
@@ -60,18 +60,18 @@ class _Layout:
     depth: bool = False
 
 
-def _gray8(rows: NDArray[Any], width: int) -> Pixels:
+def _gray8(rows: NDArray[Any]) -> Pixels:
     return np.repeat(rows[:, :, None], 3, axis=2)
 
 
-def _gray16(rows: NDArray[Any], width: int) -> Pixels:
+def _gray16(rows: NDArray[Any]) -> Pixels:
     # 65535 / 257 == 255: the full range maps onto the full range, rounded.
-    return _gray8(((rows.astype(np.uint32) + 128) // 257).astype(np.uint8), width)
+    return _gray8(((rows.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
-def _channels(order: tuple[int, ...], samples: int) -> Callable[[NDArray[Any], int], Pixels]:
-    def convert(rows: NDArray[Any], width: int) -> Pixels:
-        pixels = rows.reshape(rows.shape[0], width, samples)
+def _channels(order: tuple[int, ...], samples: int) -> Callable[[NDArray[Any]], Pixels]:
+    def convert(rows: NDArray[Any]) -> Pixels:
+        pixels = rows.reshape(rows.shape[0], -1, samples)
         if order == (0, 1, 2) and samples == 3:
             return pixels
         return np.ascontiguousarray(pixels[:, :, order])
@@ -79,8 +79,8 @@ def _channels(order: tuple[int, ...], samples: int) -> Callable[[NDArray[Any], i
     return convert
 
 
-def _bayer(code: int) -> Callable[[NDArray[Any], int], Pixels]:
-    def convert(rows: NDArray[Any], width: int) -> Pixels:
+def _bayer(code: int) -> Callable[[NDArray[Any]], Pixels]:
+    def convert(rows: NDArray[Any]) -> Pixels:
         # OpenCV leaves the outer pixels to their neighbours, and a 2x2 image black. Mirroring
         # around the edge pixel keeps the pattern, so every pixel is interpolated.
         padded = np.pad(rows, 2, mode="reflect")
@@ -89,15 +89,15 @@ def _bayer(code: int) -> Callable[[NDArray[Any], int], Pixels]:
     return convert
 
 
-def _packed_422(code: int) -> Callable[[NDArray[Any], int], Pixels]:
-    def convert(rows: NDArray[Any], width: int) -> Pixels:
-        return _cv_convert(rows.reshape(rows.shape[0], width, 2), code)
+def _packed_422(code: int) -> Callable[[NDArray[Any]], Pixels]:
+    def convert(rows: NDArray[Any]) -> Pixels:
+        return _cv_convert(rows.reshape(rows.shape[0], -1, 2), code)
 
     return convert
 
 
-def _semi_planar(code: int) -> Callable[[NDArray[Any], int], Pixels]:
-    def convert(rows: NDArray[Any], width: int) -> Pixels:
+def _semi_planar(code: int) -> Callable[[NDArray[Any]], Pixels]:
+    def convert(rows: NDArray[Any]) -> Pixels:
         return _cv_convert(rows, code)
 
     return convert
@@ -107,7 +107,7 @@ def _cv_convert(pixels: NDArray[Any], code: int) -> Pixels:
     return np.asarray(cv2.cvtColor(np.ascontiguousarray(pixels), code), dtype=np.uint8)
 
 
-def _normalized_depth(rows: NDArray[Any], width: int) -> Pixels:
+def _normalized_depth(rows: NDArray[Any]) -> Pixels:
     """Map the valid depths of one image linearly to 0..255, near dark; invalid ones to 0.
 
     Zero millimetres (16UC1) and non-finite metres (32FC1) mean "no reading".
@@ -119,7 +119,7 @@ def _normalized_depth(rows: NDArray[Any], width: int) -> Pixels:
         near, far = float(depth[valid].min()), float(depth[valid].max())
         scaled = (depth[valid] - near) / (far - near) if far > near else 0.5
         gray[valid] = np.rint(np.multiply(scaled, 255.0)).astype(np.uint8)
-    return _gray8(gray, width)
+    return _gray8(gray)
 
 
 # OpenCV names a Bayer pattern by the second row's second and third pixel, ROS by the first two
@@ -178,7 +178,7 @@ def decode_raw(
     if min(width, height) < layout.min_side:
         raise ImageError(f"{encoding} needs at least 2x2 pixels, got {width}x{height}")
     rows = _rows(data, layout, encoding, width, height, step, is_bigendian)
-    return layout.to_rgb(rows, width)
+    return layout.to_rgb(rows)
 
 
 def _check_depth(is_depth: bool, encoding: str, depth_policy: DepthPolicy) -> None:
@@ -260,7 +260,7 @@ def decode_compressed(
     with open_image(stream, "compressed image", max_pixels) as image:
         if image_format.startswith("16UC1"):
             _check_depth(True, "16UC1", depth_policy)
-            return _normalized_depth(np.asarray(image, dtype=np.uint16), image.width)
+            return _normalized_depth(np.asarray(image, dtype=np.uint16))
         return rgb_from_pillow(image)
 
 
@@ -294,9 +294,9 @@ def rgb_from_pillow(image: Image.Image) -> Pixels:
     grey (modes I and F) over the image's own range.
     """
     if image.mode.startswith("I;16"):
-        return _gray16(np.asarray(image).astype(np.uint16), image.width)
+        return _gray16(np.asarray(image).astype(np.uint16))
     if image.mode in ("I", "F"):
-        return _normalized_depth(np.asarray(image).astype(np.float32), image.width)
+        return _normalized_depth(np.asarray(image).astype(np.float32))
     if image.mode != "RGB" and image.has_transparency_data:
         shown = Image.new("RGBA", image.size, "white")
         shown.alpha_composite(image.convert("RGBA"))

@@ -1,7 +1,7 @@
 """photon-ros: the command line, one module per subcommand.
 
 Exit code 0: done. 1: it ran, and some cases or frames failed. 2: it could not run, and one line
-on stderr says why. 130: interrupted.
+on stderr says why. 130, 143: interrupted, terminated.
 
 Modules here import only the standard library and photon_ros.core at the top; everything heavy
 is imported by the subcommand that needs it, so that help and mistakes answer at once.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -22,6 +24,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
+    _clean_up_when_terminated()
     try:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
@@ -67,6 +71,16 @@ def _parser() -> argparse.ArgumentParser:
     bag.add_parser(commands)
     golden.add_parser(commands)
     return parser
+
+
+def _clean_up_when_terminated() -> None:
+    """Let SIGTERM unwind like an exception, so that child processes and half files go, too."""
+
+    def unwind(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+        raise SystemExit(EXIT_TERMINATED)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, unwind)
 
 
 def _complain(message: str) -> None:

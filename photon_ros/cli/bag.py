@@ -68,9 +68,7 @@ def run_from_video(arguments: argparse.Namespace) -> int:
     )
     fps = None if arguments.fps is None else parse_fps(arguments.fps)
     with progress_bar("frames", None) as advance:
-        summary = bag_from_video(
-            arguments.video, arguments.out, options, fps=fps, on_frame=lambda *_: advance()
-        )
+        summary = bag_from_video(arguments.video, arguments.out, options, fps=fps, on_frame=advance)
     seconds = (summary.last_stamp_ns - summary.first_stamp_ns) / 1e9
     print(
         f"{arguments.out}: {summary.num_frames} frames of {summary.width_px}x{summary.height_px} "

@@ -107,24 +107,18 @@ def bag_from_video(
     options: BagOptions,
     *,
     fps: Fraction | None = None,
-    on_frame: Callable[[int, int], None] = lambda done, stated: None,
+    on_frame: Callable[[], None] = lambda: None,
 ) -> BagSummary:
     """Write the frames of a video as a bag; raise BagError and leave nothing on failure.
 
     Args:
         fps: overrides the frame rate that the video states.
-        on_frame: called with (frames written, frames stated by the video or 0).
+        on_frame: called after each frame written.
     """
     check_output(out)
     with Video(video_path) as video:
         rate = video.fps if fps is None else fps
-        stated = video.num_frames_stated
-
-        def count(done: int) -> None:
-            on_frame(done, stated)
-
-        summary = write_bag(out, video.frames_bgr(), rate, options, on_frame=count)
-    return summary
+        return write_bag(out, video.frames_bgr(), rate, options, on_frame=on_frame)
 
 
 def check_output(out: Path) -> None:
@@ -142,7 +136,7 @@ def write_bag(
     fps: Fraction,
     options: BagOptions,
     *,
-    on_frame: Callable[[int], None] = lambda done: None,
+    on_frame: Callable[[], None] = lambda: None,
 ) -> BagSummary:
     """Write pictures, (height, width, 3) uint8 blue first, as a bag at ``out``."""
     check_output(out)
@@ -167,7 +161,7 @@ def _write(
     frames_bgr: Iterable[NDArray[np.uint8]],
     fps: Fraction,
     options: BagOptions,
-    on_frame: Callable[[int], None],
+    on_frame: Callable[[], None],
 ) -> BagSummary:
     typestore = get_typestore(Stores.ROS2_HUMBLE)
     kind = Image if options.jpeg_quality is None else CompressedImage
@@ -181,7 +175,7 @@ def _write(
             message = _message(frame, stamp_ns, options.jpeg_quality)
             bag.write(connection, stamp_ns, typestore.serialize_cdr(message, kind.__msgtype__))
             num_frames, shape = num_frames + 1, frame.shape
-            on_frame(num_frames)
+            on_frame()
         if not num_frames:
             raise BagError("the video holds no frame that can be decoded")
     return BagSummary(

@@ -71,15 +71,9 @@ class _Pending:
 
     def wait(self) -> tuple[FrameOutcome, list[dict[str, float]]]:
         """Return the outcome, and latency records: one per answer and one for the frame."""
-        results: list[Result] = []
-        errors: list[str] = []
-        for answer in self._answers:
-            try:
-                results.append(answer.result())
-            except EngineStopped:
-                raise
-            except PhotonError as error:
-                errors.append(str(error))
+        answers = [_waited(answer) for answer in self._answers]
+        results = [answer for answer in answers if isinstance(answer, Result)]
+        errors = [str(answer) for answer in answers if isinstance(answer, PhotonError)]
         records = [_stages(result) for result in results]
         records.append({"decode_image": self._decode_ms})
         index, stamp_ns = self._item.index, self._item.stamp_ns
@@ -105,6 +99,16 @@ def _submitted(photon: Submitter, request: Request) -> Future[Result]:
         refused: Future[Result] = Future()
         refused.set_exception(error)
         return refused
+
+
+def _waited(answer: Future[Result]) -> Result | PhotonError:
+    """Return the result, or the error of this one request; raise what ends the whole run."""
+    try:
+        return answer.result()
+    except EngineStopped:
+        raise
+    except PhotonError as error:
+        return error
 
 
 def _stages(result: Result) -> dict[str, float]:

@@ -67,12 +67,6 @@ class Video:
         # denominator in use (30000/1001), so this gets the ratio back.
         return Fraction(stated).limit_denominator(1001)
 
-    @property
-    def num_frames_stated(self) -> int:
-        """Frames the container says it holds: an estimate in some formats, 0 if unknown."""
-        stated = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
-        return int(stated) if 0 < stated < 1e12 else 0
-
     def frames_bgr(self) -> Iterator[NDArray[np.uint8]]:
         """Yield (height, width, 3) uint8 pictures, blue first, until the end of the video."""
         while True:
