@@ -44,6 +44,8 @@ class FakeStream:
     pending_error: Exception | None = None
 
     def submit(self, op: Callable[[], None], name: str) -> None:
+        if self.device.wrap is not None:
+            op = self.device.wrap(op, name)
         self.queue.append((name, op))
         self.device.run_some()
 
@@ -90,7 +92,9 @@ class FakeDevice:
         self.compute = FakeStream(self)
         self.copy = FakeStream(self)
         self.num_host_waits = 0
-        self.trace: list[str] = []
+        self.trace: deque[str] = deque(maxlen=10_000)
+        # Put around every operation; see hostile.py.
+        self.wrap: Callable[[Callable[[], None], str], Callable[[], None]] | None = None
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from fake_device import FakeDevice
 from hash_model import HashModel, crops_of
+from hostile import surround
 
+from photon_ros.core.errors import EngineFault
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
@@ -40,6 +42,10 @@ class Harness:
         self.engine = Engine(self.model, device, self.config)
         self.sequences: list[Sequence] = []
         self.outcomes: dict[Sequence, Outcome] = {}
+        # Kept and asserted in check(): the engine survives what its callbacks raise.
+        self.violations: list[str] = []
+        watch = surround(self.engine, device, self.seed, self.violations.append)
+        self.device.wrap = watch.wrap
 
     def submit(
         self,
@@ -52,7 +58,11 @@ class Harness:
         source = None if frame is None else PrefixSource(("frame", frame), crops_of(frame))
 
         def deliver(sequence: Sequence, outcome: Outcome) -> None:
-            assert sequence not in self.outcomes, "an outcome was delivered twice"
+            if sequence in self.outcomes:
+                self.violations.append("an outcome was delivered twice")
+            error = outcome.error
+            if isinstance(error, EngineFault) and "planted" not in str(error):
+                self.violations.append(f"a fault that nobody planted: {error}")
             self.outcomes[sequence] = outcome
             if on_done is not None:
                 on_done(sequence, outcome)
@@ -78,6 +88,7 @@ class Harness:
 
     def check(self) -> None:
         engine = self.engine
+        assert not self.violations, self.violations[:5]
         engine.pool.check()
         named: dict[Sequence, int] = {}
         for step in engine._steps.values():

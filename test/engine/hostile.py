@@ -1,0 +1,286 @@
+"""Surroundings in which every forbidden read or write shows.
+
+Whatever may legally hold garbage does hold garbage, from the first moment on that it may:
+
+- a slot's host buffers from the end of its commit, its device buffers from its launch;
+- a lane's relay row from the release of its sequence, and from the moment it was gathered;
+- private pages from the moment they are given back, a frame's extent until it is encoded.
+
+And each operation on the compute stream may write the cache only where the sequences it was
+launched for own it, while they own it. Device-side garbage is written by operations on the
+compute stream, so that it is as late as everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
+from photon_ros.engine.device import Device
+from photon_ros.engine.engine import Engine
+from photon_ros.engine.forward import Forward
+from photon_ros.engine.page_pool import RESERVED_PAGE, PagePool, Prefix
+from photon_ros.engine.pipeline import Pipeline
+from photon_ros.engine.scheduler import Scheduler, StepPlan
+from photon_ros.engine.sequence import Sequence, SequenceStatus
+
+Report = Callable[[str], None]
+HOST_BUFFERS = [
+    "inputs_host", "controls_host", "sampling_host", "crops_host", "landed_host",
+    "landed_probs_host",
+]  # fmt: skip
+DEVICE_BUFFERS = [
+    "inputs", "controls", "sampling", "mask", "crops", "hidden", "landed", "landed_probs",
+]  # fmt: skip
+
+
+class Garbage:
+    """Values that are wrong but plausible: in range as lane, id, page and position."""
+
+    def __init__(self, seed: int, below: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._below = below
+
+    def coin(self) -> bool:
+        return bool(self._random.integers(0, 2))
+
+    def fill(self, tensor: Tensor) -> None:
+        values = self._random.integers(0, self._below, tuple(tensor.shape))
+        torch.Tensor.copy_(tensor, torch.from_numpy(values))
+
+
+class RelayTensor(Tensor):
+    """A relay that knows which rows hold a value that was written and not yet gathered.
+
+    Rows from ``num_lanes`` on belong to nobody and may always be read.
+    """
+
+    written: list[bool]
+    report: Report
+    garbage: Garbage
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        relay = next((a for a in args if isinstance(a, RelayTensor)), None)
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            if relay is None or not hasattr(relay, "written"):
+                return result
+            if name == "index_select" and args[0] is relay:
+                result = result.as_subclass(Tensor).clone()
+                relay._consume(args[2].tolist())
+            elif name == "index_copy_" and args[0] is relay:
+                for lane in args[2].tolist():
+                    relay._set(lane, True)
+        return result
+
+    def _set(self, lane: int, is_written: bool) -> None:
+        if lane < len(self.written):
+            self.written[lane] = is_written
+
+    def _consume(self, lanes: list[int]) -> None:
+        for lane in lanes:
+            if lane < len(self.written):
+                if not self.written[lane]:
+                    self.report(f"relay row {lane} gathered without being written since")
+                self.forget(lane)
+
+    def excuse(self) -> None:
+        """Allow what is unwritten to be read: its writer failed, and so will its readers."""
+        self.written[:] = [True] * len(self.written)
+
+    def forget(self, lane: int) -> None:
+        """Make the value of a lane unreadable."""
+        with torch._C.DisableTorchFunctionSubclass():
+            self.garbage.fill(self[lane])
+        self._set(lane, False)
+
+
+class PoisoningPipeline(Pipeline):
+    """Ruins a slot's buffers as soon as nobody may read them."""
+
+    slots: list[DecodeSlot]
+    device: Device
+    garbage: Garbage
+
+    def launch(self, slot: int) -> None:
+        super().launch(slot)
+        buffers = [getattr(self.slots[slot], name) for name in DEVICE_BUFFERS]
+        self.device.compute.submit(lambda: self._ruin(buffers), "poison")
+
+    def commit(self, slot: int) -> None:
+        super().commit(slot)
+        self._ruin_host(self.slots[slot])
+
+    def abandon(self, slot: int) -> None:
+        super().abandon(slot)
+        self._ruin_host(self.slots[slot])
+
+    def _ruin_host(self, slot: DecodeSlot) -> None:
+        self._ruin([getattr(slot, name) for name in HOST_BUFFERS])
+        if self.garbage.coin():  # else the slot's memory of its mask rows is put to the test
+            slot._masked_by = [None] * len(slot._masked_by)
+            self._ruin([slot.mask_host])
+
+    def _ruin(self, buffers: list[Tensor]) -> None:
+        for buffer in buffers:
+            self.garbage.fill(buffer)
+
+
+class PoisoningPool(PagePool):
+    """Ruins private pages that are given back, and extents that are about to be encoded."""
+
+    poison_pages: Callable[[list[int]], None]
+
+    def give_pages(self, pages: Iterable[int]) -> None:
+        pages = list(pages)
+        super().give_pages(pages)
+        self.poison_pages(pages)
+
+    def hold(self, key: Hashable) -> Prefix:
+        is_new = not self.has_prefix(key)
+        prefix = super().hold(key)
+        if is_new:
+            first = prefix.first_page
+            self.poison_pages(list(range(first, first + self.pages_per_prefix)))
+        return prefix
+
+
+class PoisoningScheduler(Scheduler):
+    """Ruins the relay row of a lane that is given back."""
+
+    device: Device
+    relay: RelayTensor
+
+    def release(self, sequence: Sequence) -> None:
+        lane = sequence.lane
+        super().release(sequence)
+        if lane >= 0:
+            self.device.compute.submit(lambda: self.relay.forget(lane), "poison")
+
+
+class WatchedForward(Forward):
+    """Says, for each operation it queues, which position slots of the cache it may write."""
+
+    watch: CacheWatch
+
+    def submit(self, plan: StepPlan, slot: DecodeSlot) -> ForwardInputs:
+        self.watch.expect(plan)
+        try:
+            return super().submit(plan, slot)
+        finally:
+            self.watch.expect(None)
+
+
+class CacheWatch:
+    """Compares the cache before and after every operation."""
+
+    def __init__(
+        self, values: Tensor, relay: RelayTensor, page_size: int, prefix_len: int, report: Report
+    ) -> None:
+        self._values = values
+        self._relay = relay
+        self._page_size = page_size
+        self._prefix_len = prefix_len
+        self._report = report
+        self._plan: StepPlan | None = None
+
+    def expect(self, plan: StepPlan | None) -> None:
+        self._plan = plan
+
+    def wrap(self, op: Callable[[], None], name: str) -> Callable[[], None]:
+        if name == "poison":
+            return op
+        rows = self._owners(name)
+        allowed = self._allowed(name)
+
+        def watched() -> None:
+            for sequence, pages in rows:
+                if sequence.status is not SequenceStatus.RUNNING or sequence.pages != pages:
+                    self._report(f"{name} ran after a sequence of it gave back its pages")
+                prefix = sequence.prefix
+                if prefix is not None and prefix.num_holders < 1:
+                    self._report(f"{name} ran after its frame's prefix was let go")
+            before = self._values.clone()
+            try:
+                op()
+            except Exception:
+                self._relay.excuse()
+                raise
+            finally:
+                changed = (self._values != before).any(-1).any(-1).any(0)
+                wrong = set(torch.nonzero(changed)[:, 0].tolist()) - allowed
+                if wrong:
+                    self._report(f"{name} wrote position slots {sorted(wrong)[:8]} of others")
+
+        return watched
+
+    def _owners(self, name: str) -> list[tuple[Sequence, list[int]]]:
+        if self._plan is None or name not in ("encode", "prefill", "decode"):
+            return []
+        return [(sequence, list(sequence.pages)) for sequence in self._plan.sequences]
+
+    def _allowed(self, name: str) -> set[int]:
+        page, plan = self._page_size, self._plan
+        if plan is None:
+            return set()
+        if name == "encode":
+            firsts = [prefix.first_page for prefix, _ in plan.new_prefixes]
+            return {first * page + i for first in firsts for i in range(self._prefix_len)}
+        allowed = {RESERVED_PAGE * page + i for i in range(page)}
+        for sequence in plan.sequences:
+            if name == "prefill":
+                places = range(len(sequence.prompt_ids))
+            else:
+                place = len(sequence.prompt_ids) + sequence.num_launched - 1
+                places = range(place, place + 1)
+            allowed |= {sequence.pages[p // page] * page + p % page for p in places}
+        return allowed
+
+
+def surround(engine: Engine, device: Device, seed: int, report: Report) -> CacheWatch:
+    """Put an engine into hostile surroundings; return the watch over its cache."""
+    config, spec = engine._config, engine._model.spec
+    garbage = Garbage(seed, min(config.max_rows, 4))
+    cache = engine._forward._cache
+    page = config.page_size
+
+    def poison_pages(pages: list[int]) -> None:
+        def ruin() -> None:
+            for number in pages:
+                extent = slice(number * page, (number + 1) * page)
+                garbage.fill(cache.values[:, extent])
+                garbage.fill(cache.keys[:, extent])
+
+        device.compute.submit(ruin, "poison")
+
+    relay = engine._forward._relay.as_subclass(RelayTensor)
+    relay.written = [False] * config.max_rows
+    relay.report, relay.garbage = report, garbage
+    engine._forward._relay = engine._sampler._relay = relay
+    watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
+    _adopt(engine.pipeline, PoisoningPipeline, slots=engine._slots, device=device, garbage=garbage)
+    _adopt(engine.pool, PoisoningPool, poison_pages=poison_pages)
+    _adopt(engine.scheduler, PoisoningScheduler, device=device, relay=relay)
+    _adopt(engine._forward, WatchedForward, watch=watch)
+    return watch
+
+
+def _adopt(thing: object, cls: type, **attributes: Any) -> None:
+    """Turn an object into one of a subclass, so that everybody who holds it sees it."""
+    assert issubclass(cls, type(thing))
+    thing.__class__ = cls  # type: ignore[assignment]
+    for name, value in attributes.items():
+        setattr(thing, name, value)
