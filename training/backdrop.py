@@ -50,7 +50,11 @@ def _room(width: int, height: int, rng: np.random.Generator) -> Picture:
             cv2.line(picture, start, (int(foot * width), height), line, 1, cv2.LINE_AA)
     if rng.random() < 0.4:
         skirting = _muted(rng, 60, 240)
-        _fill(picture, [(0, horizon - 0.03), (1, horizon - 0.03), (1, horizon), (0, horizon)], skirting)
+        _fill(
+            picture,
+            [(0, horizon - 0.03), (1, horizon - 0.03), (1, horizon), (0, horizon)],
+            skirting,
+        )
     return picture
 
 
@@ -96,7 +100,9 @@ def _clutter(picture: Picture, rng: np.random.Generator) -> None:
         else:  # a crumpled patch
             angle = np.sort(rng.uniform(0, 2 * np.pi, 7))
             radius = rng.uniform(0.01, 0.07, 7)
-            corners = [(x + r * np.cos(a), y + r * np.sin(a)) for a, r in zip(angle, radius, strict=True)]
+            corners = [
+                (x + r * np.cos(a), y + r * np.sin(a)) for a, r in zip(angle, radius, strict=True)
+            ]
             _fill(picture, corners, colour)
 
 

@@ -85,19 +85,20 @@ class Canvas:
         fixed = np.round(pixels * (1 << _SHIFT)).astype(np.int32)
         raster = np.zeros(self.alpha.shape, np.uint8)
         cv2.fillPoly(raster, [fixed], 255, cv2.LINE_AA, _SHIFT)
-        return raster.astype(np.float32) / np.float32(255)
+        cover: NDArray[np.float32] = raster.astype(np.float32) / np.float32(255)
+        return cover
 
     def polygon(self, points: Points, colour: Colour) -> None:
         """Paint a filled polygon."""
         self._blend(self.coverage(points), colour)
-        
-    def ellipse(
-        self, x: float, y: float, radius_x: float, radius_y: float, colour: Colour
-    ) -> None:
+
+    def ellipse(self, x: float, y: float, radius_x: float, radius_y: float, colour: Colour) -> None:
         """Paint a filled ellipse."""
         self.polygon(ellipse_points(x, y, radius_x, radius_y), colour)
 
-    def rectangle(self, left: float, top: float, right: float, bottom: float, colour: Colour) -> None:
+    def rectangle(
+        self, left: float, top: float, right: float, bottom: float, colour: Colour
+    ) -> None:
         """Paint a filled upright rectangle."""
         self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)], colour)
 

@@ -110,8 +110,8 @@ def _difference(frame: NDArray[np.uint8], background: NDArray[np.float32]) -> ND
 def _components(mask: NDArray[np.uint8]) -> list[tuple[int, int, int, int, int, int]]:
     """Return (label, x, y, width, height, area) of each connected part of at least 60 px."""
     count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
-    rows = [(i, *map(int, stats[i])) for i in range(1, count)]
-    return [row for row in rows if row[5] >= 60]
+    rows = [(i, *(int(value) for value in stats[i])) for i in range(1, count)]
+    return [(i, x, y, w, h, area) for i, x, y, w, h, area in rows if area >= 60]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,14 @@ class _SizeByFoot:
             (y + height, height)
             for mask in masks
             for _, _, y, width, height, area in _components(mask)
-            if 40 <= height <= 150 and 0.28 <= width / height <= 0.55 and area > 0.45 * width * height
+            if 40 <= height <= 150
+            and 0.28 <= width / height <= 0.55
+            and area > 0.45 * width * height
         ]
         if len(pairs) < 20:
-            raise InputError(f"only {len(pairs)} people could be made out in the clip; 20 are needed")
+            raise InputError(
+                f"only {len(pairs)} people could be made out in the clip; 20 are needed"
+            )
         foot, height = np.array(pairs, np.float64).T
         for _ in range(3):  # drop outliers, fit again
             slope, offset = np.polyfit(foot, height, 1)
@@ -208,7 +212,9 @@ def real_frame(clip: Clip, index: int, rng: np.random.Generator) -> Scene:
     composer = Composer(picture)
     for cutout in found:
         if cutout.clean:
-            composer.paste(cutout.sprite, int(cutout.box[0]) - _PAD_PX, int(cutout.box[1]) - _PAD_PX)
+            composer.paste(
+                cutout.sprite, int(cutout.box[0]) - _PAD_PX, int(cutout.box[1]) - _PAD_PX
+            )
     return composer.finish(rng)
 
 

@@ -48,7 +48,8 @@ class Sample:
     def crops(self) -> NDArray[np.uint8]:
         """Return (num_crops, crop, crop, 3): the global crop, then the tiles row by row."""
         if self.mosaic is None:
-            return self.whole[None]
+            alone: NDArray[np.uint8] = self.whole[None].copy()
+            return alone
         window, rows, columns = CONFIG.vision.window_px, *self.tiling
         tiles = [
             self.mosaic[i * window : i * window + CROP_PX, j * window : j * window + CROP_PX]

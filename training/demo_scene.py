@@ -157,7 +157,7 @@ def write_truth(
         }
         for number in range(len(truth))
     ]
-    annotations = []
+    annotations: list[dict[str, object]] = []
     for number, things in enumerate(truth):
         for category, prompt in enumerate(prompts, start=1):
             for thing in things:

@@ -33,7 +33,7 @@ class DenseHead(nn.Module):
     def forward(self, embeds_FPD: Tensor) -> Tensor:
         """Return (F, CELL_SIDE, CELL_SIDE, channels) of embeddings (F, P, D)."""
         cells, side = CELLS_PER_PATCH, _SIDE
-        out = self.out(embeds_FPD).view(-1, side, side, cells, cells, _CHANNELS)
+        out: Tensor = self.out(embeds_FPD).view(-1, side, side, cells, cells, _CHANNELS)
         return out.permute(0, 1, 3, 2, 4, 5).reshape(-1, CELL_SIDE, CELL_SIDE, _CHANNELS)
 
 
@@ -87,9 +87,7 @@ def dense_loss(out: Tensor, target: DenseTarget) -> Tensor:
     kind_loss = F.cross_entropy(flat[:, :_NUM_CLASSES], kinds, weights, reduction="sum")
     fore, boxes = flat[seen], target.boxes.flatten(0, 2)[seen]
     colour_out = fore[:, _NUM_CLASSES : _NUM_CLASSES + _NUM_COLOURS]
-    colour_loss = F.cross_entropy(
-        colour_out, colours[seen], ignore_index=_UNKNOWN, reduction="sum"
-    )
+    colour_loss = F.cross_entropy(colour_out, colours[seen], ignore_index=_UNKNOWN, reduction="sum")
     box_loss = F.smooth_l1_loss(fore[:, -4:], boxes, reduction="sum", beta=0.25)
     return (kind_loss + colour_loss + BOX_WEIGHT * box_loss) / num_seen
 

@@ -1,6 +1,6 @@
 """Write what a trained network needs to be used: weights, config, tokenizer.
 
-    python -m training.export --run runs/nano [--out photon_ros/models/nano/weights]
+``python -m training.export --run runs/nano [--out photon_ros/models/nano/weights]``
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def export(network: Network, folder: Path) -> str:
     partial.chmod(0o644)  # the library writes for the owner alone
     digest = hashlib.sha256(partial.read_bytes()).hexdigest()
     os.replace(partial, folder / "model.safetensors")
-    _replace(folder / "config.json", json.dumps(CONFIG.to_dict(), indent=2) + "\n")
+    _replace(
+        folder / "config.json", json.dumps({"name": "nano"} | CONFIG.to_dict(), indent=2) + "\n"
+    )
     _replace(folder / "tokenizer.json", build_tokenizer().to_str(pretty=True) + "\n")
     return digest
 

@@ -33,6 +33,7 @@ def photograph(picture: NDArray[np.float32], rng: np.random.Generator) -> NDArra
     if rng.random() < 0.7:
         noise = np.empty(picture.shape, np.float32)
         cv2.setRNGSeed(int(rng.integers(2**31)))
-        cv2.randn(noise, 0, rng.uniform(1, 7))
+        spread = float(rng.uniform(1, 7))
+        cv2.randn(noise, np.zeros(3), np.full(3, spread))
         picture = picture + noise
     return np.clip(np.rint(picture), 0, 255).astype(np.uint8)

@@ -20,6 +20,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 def orthogonalised(batch: Tensor, num_steps: int = 5) -> Tensor:
     """Return matrices (N, rows, columns) with all singular values pulled near 1."""
     first, second, third = _COEFFICIENTS
+    x: Tensor
     tall = batch.shape[1] > batch.shape[2]
     x = batch.transpose(1, 2) if tall else batch
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -52,7 +53,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Move every matrix that has a gradient."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)

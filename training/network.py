@@ -48,7 +48,8 @@ class Network(nn.Module):
         if max(num_crops) == 1:  # one product instead of one a frame
             features = self.vision.encode(pixels)
             return self.vision.project(torch.cat((features, features), dim=-1))
-        return self.vision(pixels, num_crops, tilings)
+        embeds: Tensor = self.vision(pixels, num_crops, tilings)
+        return embeds
 
     def checkpoint(self) -> dict[str, Tensor]:
         """Return the weights under the family's names, without the dense head."""

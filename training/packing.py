@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,7 @@ def pack(
     """
     length = max(sum(question.num_tokens for question in asked) for asked in questions)
     shape = (len(samples), length)
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "ids": np.zeros(shape, np.int64),
         "coords": np.zeros(shape, np.float32),
         "sizes": np.full((*shape, 2), 0.5, np.float32),
@@ -137,7 +138,7 @@ def prompt_ids(question: Question) -> list[int]:
 
 
 def _write_question(
-    row: dict[str, NDArray[np.generic]],
+    row: dict[str, NDArray[Any]],
     start: int,
     question: Question,
     sample: Sample,

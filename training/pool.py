@@ -103,16 +103,20 @@ def render_pool(
     folder: Path,
     renderer: Renderer,
     num_scenes: int,
-    on_shard: Callable[[int], None] = lambda done: None,
+    on_shard: Callable[[int], None] | None = None,
 ) -> None:
-    """Render ``num_scenes`` scenes into ``folder``, keeping the shards that are there."""
+    """Render ``num_scenes`` scenes into ``folder``, keeping the shards that are there.
+
+    ``on_shard`` is told how many scenes there are after each shard.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for first in range(0, num_scenes, SHARD_SCENES):
         path = folder / f"shard_{first:07d}.npz"
         if not path.exists():
             last = min(first + SHARD_SCENES, num_scenes)
             _write_shard(path, [renderer.sample(i) for i in range(first, last)])
-        on_shard(min(first + SHARD_SCENES, num_scenes))
+        if on_shard is not None:
+            on_shard(min(first + SHARD_SCENES, num_scenes))
 
 
 def _jpeg(image: NDArray[np.uint8] | None) -> bytes:
@@ -125,7 +129,9 @@ def _jpeg(image: NDArray[np.uint8] | None) -> bytes:
 
 
 def _picture(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB).astype(np.uint8)
+    picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    assert picture is not None, "a pool holds only what was encoded here"
+    return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB).astype(np.uint8)
 
 
 def _write_shard(path: Path, samples: list[Sample]) -> None:

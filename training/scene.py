@@ -128,7 +128,12 @@ class Composer:
         """
         height, width = self._ids.shape
         x_min, y_min, x_max, y_max = sprite.extent()
-        box = max(0, left + x_min), max(0, top + y_min), min(width, left + x_max), min(height, top + y_max)
+        box = (
+            max(0, left + x_min),
+            max(0, top + y_min),
+            min(width, left + x_max),
+            min(height, top + y_max),
+        )
         whole = (x_max - x_min) * (y_max - y_min)
         if whole == 0 or (box[2] - box[0]) * (box[3] - box[1]) < 0.6 * whole:
             return False
@@ -148,14 +153,13 @@ class Composer:
             self._cast_shadow(box, shadow)
         target = self.picture[rows, columns]
         target += (sprite.rgb[inner] - target) * alpha[..., None]
-        self.objects.append(SceneObject(sprite.kind, sprite.colour, tuple(map(float, box))))
+        whole_box = float(box[0]), float(box[1]), float(box[2]), float(box[3])
+        self.objects.append(SceneObject(sprite.kind, sprite.colour, whole_box))
         self._ids[rows, columns][solid] = len(self.objects)
         self._solid_px.append(int(solid.sum()))
         return True
 
-    def _leaves_others_visible(
-        self, ids: NDArray[np.uint8], solid: NDArray[np.bool_]
-    ) -> bool:
+    def _leaves_others_visible(self, ids: NDArray[np.uint8], solid: NDArray[np.bool_]) -> bool:
         hidden = np.bincount(ids[solid], minlength=len(self.objects) + 1)
         for i, solid_px in enumerate(self._solid_px, start=1):
             if hidden[i] and int((self._ids == i).sum()) - hidden[i] < self._min_visible * solid_px:

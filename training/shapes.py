@@ -41,7 +41,9 @@ def _turned(points: NDArray[np.float64], degrees: float) -> NDArray[np.float64]:
     return _fit(points @ turn.T)
 
 
-def _flat(canvas: Canvas, outline: NDArray[np.float64], colour: Colour, rng: np.random.Generator) -> None:
+def _flat(
+    canvas: Canvas, outline: NDArray[np.float64], colour: Colour, rng: np.random.Generator
+) -> None:
     """Paint a flat sign: plain, with a rim, or striped."""
     canvas.polygon(outline, colour)
     style = rng.random()
@@ -173,7 +175,14 @@ def _person(canvas: Canvas, colour: Colour, rng: np.random.Generator) -> None:
         arm = [(0.5 + 0.2 * side, 0.19), (0.5 + 0.36 * side, 0.22), (hand + 0.08 * side, 0.5)]
         canvas.polygon([*arm, (hand - 0.06 * side, 0.52)], scaled(colour, 0.78))
         canvas.ellipse(hand, 0.53, 0.07, 0.025, skin)
-    torso = [(0.26, 0.18), (0.74, 0.18), (0.76, 0.4), (0.73, hip + 0.03), (0.27, hip + 0.03), (0.24, 0.4)]
+    torso = [
+        (0.26, 0.18),
+        (0.74, 0.18),
+        (0.76, 0.4),
+        (0.73, hip + 0.03),
+        (0.27, hip + 0.03),
+        (0.24, 0.4),
+    ]
     canvas.polygon(torso, colour)
     canvas.rectangle(0.43, 0.12, 0.57, 0.2, skin)
     canvas.ellipse(0.5, 0.08, 0.17, 0.08, skin)
@@ -203,9 +212,13 @@ def _barrel(canvas: Canvas, colour: Colour, rng: np.random.Generator) -> None:
     canvas.ellipse(0.5, 1 - lid, 0.5 - inset[-1], lid, colour)
     canvas.polygon(np.concatenate([left, right]), colour)
     for hoop in (0.3, 0.62):
-        canvas.decorate([(0, hoop), (1, hoop), (1, hoop + 0.06), (0, hoop + 0.06)], scaled(colour, 0.45))
+        canvas.decorate(
+            [(0, hoop), (1, hoop), (1, hoop + 0.06), (0, hoop + 0.06)], scaled(colour, 0.45)
+        )
     canvas.shade_round(rng.uniform(0.1, 0.35), rng.uniform(0.3, 0.6))
-    canvas.ellipse(0.5, lid, 0.5 - inset[0], lid, scaled(colour, 1.15 if sum(colour) < 640 else 0.8))
+    canvas.ellipse(
+        0.5, lid, 0.5 - inset[0], lid, scaled(colour, 1.15 if sum(colour) < 640 else 0.8)
+    )
     canvas.decorate(ellipse_points(0.5, lid, 0.4, lid * 0.72), scaled(colour, 0.82))
 
 

@@ -1,7 +1,7 @@
 """Train nano: render the pool if it is not there, then train, or go on with a run.
 
-    python -m training.train --out runs/nano --clip vtest.avi --minutes 88
-    python -m training.train --out runs/smoke --smoke
+``python -m training.train --out runs/nano --clip vtest.avi --minutes 88``
+``python -m training.train --out runs/smoke --smoke``
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from training.architecture import CONFIG
@@ -83,7 +83,9 @@ class Trainer:
         torch.manual_seed(recipe.seed)
         self.network = Network(CONFIG)
         self._muon, self._adam = _optimisers(self.network, recipe)
-        self._lrs = [group["lr"] for optimiser in self._optimisers for group in optimiser.param_groups]
+        self._lrs = [
+            group["lr"] for optimiser in self._optimisers for group in optimiser.param_groups
+        ]
         self._index_pool()
         folder.mkdir(parents=True, exist_ok=True)
         if has_state(folder):
@@ -104,7 +106,7 @@ class Trainer:
         *,
         save_every_s: float = 180.0,
         stop_after_steps: int | None = None,
-        on_save: Callable[[Trainer], None] = lambda trainer: None,
+        on_save: Callable[[Trainer], None] | None = None,
     ) -> None:
         """Train to the end of the schedule, or for ``stop_after_steps`` steps.
 
@@ -115,11 +117,14 @@ class Trainer:
         while not self.is_over and self.step != last_step:
             self._one_step()
             if time.monotonic() - last_save > save_every_s:
-                self.save()
-                on_save(self)
+                self._keep(on_save)
                 last_save = time.monotonic()
+        self._keep(on_save)
+
+    def _keep(self, on_save: Callable[[Trainer], None] | None) -> None:
         self.save()
-        on_save(self)
+        if on_save is not None:
+            on_save(self)
 
     def save(self) -> None:
         """Keep the state of the run."""
@@ -175,7 +180,7 @@ class Trainer:
         rng = np.random.default_rng([self.recipe.seed, 2, self.step])
         samples, tiled = self._draw(rng, joint)
         losses, accuracy = self._losses(samples, rng, joint)
-        torch.stack(list(losses.values())).sum().backward()
+        torch.autograd.backward(torch.stack(list(losses.values())).sum())
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.max_grad_norm)
         factor = self.schedule.lr_factor(progress, self.step - max(self._joint_from, 0))
         groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
@@ -228,7 +233,8 @@ def _lit(
 
 
 def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, param in network.named_parameters():
         is_matrix = ".blocks." in name and param.ndim == 2
         (matrices if is_matrix else rest).append(param)
