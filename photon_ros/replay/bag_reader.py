@@ -31,8 +31,8 @@ from photon_ros.pixels import DepthPolicy, decode_compressed, decode_raw
 
 _Reader = Ros1Reader | Ros2Reader
 
-_RAW: Final = "sensor_msgs/msg/Image"
-_COMPRESSED: Final = "sensor_msgs/msg/CompressedImage"
+RAW_IMAGE: Final = "sensor_msgs/msg/Image"
+COMPRESSED_IMAGE: Final = "sensor_msgs/msg/CompressedImage"
 _ROS2_SUFFIXES: Final = (".mcap", ".db3")
 _MAX_NAMES: Final = 12
 
@@ -140,7 +140,7 @@ class BagReader:
         return {
             connection.topic: connection.msgtype
             for connection in self._connections()
-            if connection.msgtype in (_RAW, _COMPRESSED)
+            if connection.msgtype in (RAW_IMAGE, COMPRESSED_IMAGE)
         }
 
     def select_topic(self, wanted: str | None = None) -> str:
@@ -247,7 +247,7 @@ class BagReader:
         # The generated decoders raise whatever the lying length or text makes them raise.
         except (SerdeError, struct.error, ValueError, IndexError, AssertionError) as error:
             raise ImageError(f"message is damaged: {error}") from error
-        if msgtype == _COMPRESSED:
+        if msgtype == COMPRESSED_IMAGE:
             image = decode_compressed(
                 message.data, image_format=message.format, depth_policy=depth_policy
             )

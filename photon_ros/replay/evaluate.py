@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from photon_ros.core.errors import InputError
-from photon_ros.replay.bag_reader import BagEntry, BagReader
+from photon_ros.replay.bag_reader import COMPRESSED_IMAGE, BagEntry, BagReader
+from photon_ros.replay.live import run_live
 from photon_ros.replay.lockstep import Question, Submitter, run_lockstep
 from photon_ros.replay.options import EvaluateOptions
 from photon_ros.replay.outcome import RunOutcome
@@ -110,9 +111,14 @@ def make_plan(reader: BagReader, options: EvaluateOptions) -> Plan:
 def _run(
     reader: BagReader, plan: Plan, options: EvaluateOptions, open_asker: OpenAsker
 ) -> tuple[RunOutcome, str]:
-    question = Question(options.skill, options.prompts, options.max_objects, options.max_crops)
     wanted = plan.wanted(options)
     total = len(plan.entries) if wanted is None else len(wanted)
+    if options.live:
+        is_compressed = reader.image_topics()[plan.topic] == COMPRESSED_IMAGE
+        with progress_bar("frames", total) as advance:
+            run = run_live(options, plan.topic, is_compressed, plan.entries, on_frame=advance)
+        return run, Path(options.model).name
+    question = Question(options.skill, options.prompts, options.max_objects, options.max_crops)
     with open_asker(options) as asker:
         for prompt in options.prompts:
             asker.validate(options.skill, prompt)
