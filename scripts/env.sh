@@ -15,6 +15,9 @@ if [ -e "$_photon_root/install/local_setup.bash" ]; then
 fi
 # The sources come before their installed copy.
 export PYTHONPATH="$_photon_root${PYTHONPATH:+:$PYTHONPATH}"
-export FASTDDS_DEFAULT_PROFILES_FILE="${FASTDDS_DEFAULT_PROFILES_FILE:-$_photon_root/config/fastdds.xml}"
-export FASTRTPS_DEFAULT_PROFILES_FILE="${FASTRTPS_DEFAULT_PROFILES_FILE:-$FASTDDS_DEFAULT_PROFILES_FILE}"
+if [ "${ROS_DISTRO:-}" = humble ]; then
+  export FASTRTPS_DEFAULT_PROFILES_FILE="${FASTRTPS_DEFAULT_PROFILES_FILE:-$_photon_root/config/fastdds.xml}"
+else
+  export FASTDDS_DEFAULT_PROFILES_FILE="${FASTDDS_DEFAULT_PROFILES_FILE:-$_photon_root/config/fastdds.xml}"
+fi
 unset _photon_root

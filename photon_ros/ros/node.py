@@ -29,7 +29,7 @@ from photon_ros.ros.camera_port import CameraPort
 from photon_ros.ros.conversions import decode_message, message_type
 from photon_ros.ros.diagnostics import camera_status, engine_status
 from photon_ros.ros.feeder import Feeder, LiveConfig
-from photon_ros.ros.mailbox import Taken
+from photon_ros.ros.mailbox import FrameCounts, Taken
 from photon_ros.ros.params import NodeConfig
 from photon_ros.ros.process import exit_now, ros_process, spin
 from photon_ros.ros.ros_parameters import declare_config, set_callback
@@ -48,17 +48,24 @@ class PerceptionNode(LifecycleNode):
 
     Args:
         load: makes the engine from the parameters; raises PhotonError.
+        cli_arguments: ROS arguments beside those of the process, for a node among others.
 
     Raises:
         InputError: a parameter given at the start is unknown or not allowed.
     """
 
-    def __init__(self, load: Callable[[NodeConfig], Photon] | None = None) -> None:
-        super().__init__("photon")
+    def __init__(
+        self,
+        load: Callable[[NodeConfig], Photon] | None = None,
+        *,
+        cli_arguments: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("photon", cli_args=cli_arguments)
         self._load = load or load_photon
         self._live = LiveConfig(declare_config(self), 0)
         self._photon: Photon | None = None
         self._feeder: Feeder | None = None
+        self._is_shut_down = False
         self._ports: dict[str, CameraPort] = {}
         self._outbox: deque[Answer] = deque()
         self._answers_wait = self.create_guard_condition(self._publish_answers)
@@ -74,6 +81,10 @@ class PerceptionNode(LifecycleNode):
     def config(self) -> NodeConfig:
         """The parameters in force."""
         return self._live.config
+
+    def counts(self, camera: str) -> FrameCounts:
+        """Return the account of one camera ("" for the only one) since it was configured."""
+        return self._ports[camera].mailbox.counts()
 
     # Parameters
 
@@ -158,13 +169,14 @@ class PerceptionNode(LifecycleNode):
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """End from any state."""
-        if self._feeder is not None:
-            self.on_deactivate(state)
-        return self.on_cleanup(state)
+        self._is_shut_down = True
+        return self.on_error(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything after an unexpected error; the node can be configured again."""
-        return self.on_shutdown(state)
+        if self._feeder is not None:
+            self.on_deactivate(state)
+        return self.on_cleanup(state)
 
     def _close_photon(self) -> None:
         photon, self._photon = self._photon, None
@@ -239,7 +251,8 @@ class PerceptionNode(LifecycleNode):
             self.trigger_deactivate()
         if self._photon is not None:
             self.trigger_cleanup()
-        self.trigger_shutdown()
+        if not self._is_shut_down:
+            self.trigger_shutdown()
 
 
 def load_photon(config: NodeConfig) -> Photon:
