@@ -123,6 +123,21 @@ def test_freezing_ends_training_and_training_ends_freezing(tiny_model: Moondream
     torch.testing.assert_close(tiny_model.token_logits(hidden, (3,)), fresh[0])
 
 
+def test_a_frozen_model_can_be_moved(tiny_model: MoondreamModel) -> None:
+    tiny_model.to(torch.bfloat16).freeze()
+    moved = tiny_model.to(torch.float32)
+    # Computed anew: the exact values are not those that bfloat16 left of them.
+    fresh = MoondreamModel(tiny_model.config)
+    assert torch.equal(moved.size_values, fresh.size_values)
+    hidden, bins = torch.randn(2, 32), torch.tensor([3])
+    torch.testing.assert_close(
+        moved.token_logits(hidden, (0, 7)), moved.vocab_logits(hidden)[:, [0, 7]]
+    )
+    embeds = moved.embed_coords(bins)
+    assert embeds.dtype == torch.float32
+    torch.testing.assert_close(moved.freeze().embed_coords(bins), embeds)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_runs_end_to_end(
     tiny_model: MoondreamModel, dtype: torch.dtype, dense_cache: MakeCache

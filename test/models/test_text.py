@@ -93,7 +93,8 @@ def slow_decode(decoder: TextDecoder, x: Tensor, prefix_len: int) -> Tensor:
     """One sequence (T, D), head by head and position by position."""
     config = decoder.config
     size, num_heads, num_kv = config.head_dim, config.n_heads, config.num_kv_heads
-    for block in decoder.blocks:
+    blocks: Any = decoder.blocks
+    for block in blocks:
         h = F.layer_norm(x, (config.dim,), block.ln.weight, block.ln.bias, 1e-5)
         qkv = block.attn.qkv(h).reshape(len(x), num_heads + 2 * num_kv, size)
         attended = torch.zeros(len(x), num_heads, size, dtype=x.dtype)
@@ -138,9 +139,9 @@ def test_attention_gets_heads_as_views_of_the_promised_shapes() -> None:
     decoder = make_decoder(n_kv_heads=2)
     seen = []
 
-    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        seen.append((layer, q.shape, k.shape, v.shape, q.dtype))
-        return torch.zeros_like(q)
+    def attend(layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
+        seen.append((layer, q_BTHE.shape, k_BTGE.shape, v_BTGE.shape, q_BTHE.dtype))
+        return torch.zeros_like(q_BTHE)
 
     decoder.decode(torch.randn(3, 2, 32, dtype=torch.float64), torch.zeros(3, 2).long(), attend)
     assert [entry[0] for entry in seen] == [0, 1, 2]
@@ -182,3 +183,60 @@ def test_every_weight_learns(tiny: dict[str, Any], dense_cache: MakeCache) -> No
         if weight.grad is None or not weight.grad.abs().sum() > 0
     ]
     assert still == []
+
+
+@pytest.mark.parametrize("num_kv_heads", [None, 2])
+def test_fused_blocks_equal_plain_ones(num_kv_heads: int | None, dense_cache: MakeCache) -> None:
+    decoder = make_decoder(n_kv_heads=num_kv_heads).requires_grad_(False)
+    weights = {name: weight.clone() for name, weight in decoder.state_dict().items()}
+    x, positions = torch.randn(1, 9, 32, dtype=torch.float64), torch.arange(9)[None]
+    plain = decoder.decode(x, positions, dense_cache(4))
+    decoder.fuse()
+    torch.testing.assert_close(decoder.decode(x, positions, dense_cache(4)), plain)
+    assert decoder.state_dict().keys() == weights.keys()
+    for name, weight in decoder.state_dict().items():
+        assert torch.equal(weight, weights[name]), name
+
+
+def test_fused_weights_are_not_stored_twice() -> None:
+    decoder = make_decoder().requires_grad_(False)
+
+    def num_stored() -> int:
+        storages = {w.untyped_storage().data_ptr(): w.untyped_storage().nbytes()
+                    for w in decoder.parameters()}  # fmt: skip
+        return sum(storages.values()) // 8
+
+    before = num_stored()
+    decoder.fuse()
+    assert num_stored() == before
+    blocks: Any = decoder.blocks
+    for block in blocks:
+        fused = block._fused
+        assert fused.weight_in.data_ptr() == block.attn.qkv.weight.data_ptr()
+        assert fused.weight_out.data_ptr() == block.attn.proj.weight.data_ptr()
+
+
+def test_training_after_fusing_uses_the_weights_that_it_changes(dense_cache: MakeCache) -> None:
+    decoder = make_decoder()
+    decoder.fuse()
+    decoder.train()
+    assert all(weight.is_contiguous() for weight in decoder.parameters())
+    optimizer = torch.optim.SGD(decoder.parameters(), lr=0.1)
+    x, positions = torch.randn(1, 5, 32, dtype=torch.float64), torch.arange(5)[None]
+    before = decoder.decode(x, positions, dense_cache(2))
+    before.square().sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    trained = decoder.decode(x, positions, dense_cache(2)).detach()
+    assert not torch.allclose(trained, before)
+    decoder.fuse()
+    torch.testing.assert_close(decoder.decode(x, positions, dense_cache(2)), trained)
+
+
+def test_moving_a_fused_decoder_moves_what_it_runs_on(dense_cache: MakeCache) -> None:
+    decoder = make_decoder().requires_grad_(False)
+    decoder.fuse()
+    x, positions = torch.randn(1, 5, 32, dtype=torch.float64), torch.arange(5)[None]
+    exact = decoder.decode(x, positions, dense_cache(2))
+    rough = decoder.to(torch.bfloat16).decode(x.bfloat16(), positions, dense_cache(2))
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.double(), exact, atol=0.05, rtol=0.05)

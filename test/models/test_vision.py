@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -84,7 +86,7 @@ def test_pooling_a_grid_of_the_right_size_changes_nothing() -> None:
 
 def slow_block(encoder: VisionEncoder, layer: int, x: Tensor) -> Tensor:
     """One crop (P, E) through one block, head by head."""
-    block = encoder.blocks[layer]
+    block: Any = encoder.blocks[layer]
     dim, heads = encoder.config.enc_dim, encoder.config.enc_n_heads
     size = dim // heads
     qkv = block.attn.qkv(block.ln1(x))
@@ -96,7 +98,8 @@ def slow_block(encoder: VisionEncoder, layer: int, x: Tensor) -> Tensor:
         attended.append(weights @ v[:, part])
     x = x + block.attn.proj(torch.cat(attended, dim=1))
     inner = F.gelu(block.mlp.fc1(block.ln2(x)), approximate="tanh")
-    return x + block.mlp.fc2(inner)
+    out: Tensor = x + block.mlp.fc2(inner)
+    return out
 
 
 def test_encoder_equals_a_slow_one(tiny_model: MoondreamModel) -> None:

@@ -7,7 +7,7 @@ captured in a graph once it has been called with the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -89,9 +89,10 @@ class MoondreamModel(nn.Module):
     def freeze(self) -> MoondreamModel:
         """Make ready for inference: no gradients, and the embedding of every coordinate at hand.
 
-        Call it again after changing or moving the weights.
+        Call it again after changing the weights or moving the model.
         """
         self.eval().requires_grad_(False)
+        self.text.fuse()
         self._frozen_rows.clear()
         with torch.no_grad():
             self._frozen_coords_CD = self.region.embed_coords(self.coord_values.unsqueeze(-1))
@@ -100,9 +101,18 @@ class MoondreamModel(nn.Module):
     def train(self, mode: bool = True) -> MoondreamModel:
         """Switch to training, which drops what :meth:`freeze` prepared, or back."""
         if mode:
-            self._frozen_coords_CD = None
-            self._frozen_rows.clear()
+            self._thaw()
         super().train(mode)
+        return self
+
+    def _thaw(self) -> None:
+        self._frozen_coords_CD = None
+        self._frozen_rows.clear()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MoondreamModel:
+        self._thaw()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.reset_tables(self.device)  # a value rounded twice is another value
         return self
 
     def encode_frames(self, crops: Sequence[Tensor], tilings: Sequence[tuple[int, int]]) -> Tensor:

@@ -7,6 +7,7 @@ Shape suffixes as in :mod:`photon_ros.engine.interfaces`. Attention belongs to t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,16 @@ class Rotary(nn.Module):
         return self
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _FusedWeights:
+    """A block's four linears as two: those that read the layer norm, and those that are summed."""
+
+    weight_in: Tensor  # (qkv rows + ff, D)
+    bias_in: Tensor
+    weight_out: Tensor  # (D, D + ff): applied to [attended | inner]
+    bias_out: Tensor
+
+
 class TextBlock(nn.Module):
     """Attention and MLP side by side on one layer norm."""
 
@@ -74,21 +85,77 @@ class TextBlock(nn.Module):
         self.ln = nn.LayerNorm(config.dim, eps=NORM_EPS)
         self.attn = AttentionWeights(config.dim, config.n_heads, config.num_kv_heads)
         self.mlp = Mlp(config.dim, config.ff_dim, config.dim)
+        self._fused: _FusedWeights | None = None
 
     def forward(
         self, x_BTD: Tensor, cos: Tensor, sin: Tensor, partner: Tensor, layer: int, attend: Attend
     ) -> Tensor:
         """Return the residual stream after this block, same shape."""
         normed = norm(x_BTD, self.ln)
-        heads = linear(normed, self.attn.qkv).view(*x_BTD.shape[:2], -1, self.head_dim)
+        if self._fused is None:
+            qkv = linear(normed, self.attn.qkv)
+            attended = self._attend(qkv, cos, sin, partner, layer, attend)
+            residual: Tensor = self.mlp(normed)
+            return x_BTD + linear(attended, self.attn.proj) + residual
+        both = F.linear(normed, self._fused.weight_in, self._fused.bias_in)
+        num_qkv = self.attn.qkv.out_features
+        inner = F.gelu(both[..., num_qkv:], approximate="tanh")
+        attended = self._attend(both[..., :num_qkv], cos, sin, partner, layer, attend)
+        joined = torch.cat((attended, inner), dim=-1)
+        return x_BTD + F.linear(joined, self._fused.weight_out, self._fused.bias_out)
+
+    def _attend(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, partner: Tensor, layer: int, attend: Attend
+    ) -> Tensor:
+        """Return (B, T, D): rotate queries and keys, and let the caller attend."""
+        heads = qkv.view(*qkv.shape[:2], -1, self.head_dim)
         num_rotated = self.num_heads + self.num_kv_heads
         rotated, v_BTGE = heads[:, :, :num_rotated], heads[:, :, num_rotated:]
         swapped = rotated.index_select(3, partner)
-        rotated = torch.addcmul(rotated * cos, swapped, sin).to(x_BTD.dtype)
+        rotated = torch.addcmul(rotated * cos, swapped, sin).to(qkv.dtype)
         q_BTHE, k_BTGE = rotated[:, :, : self.num_heads], rotated[:, :, self.num_heads :]
-        attended = attend(layer, q_BTHE, k_BTGE, v_BTGE).flatten(2)
-        residual: Tensor = self.mlp(normed)
-        return x_BTD + linear(attended, self.attn.proj) + residual
+        return attend(layer, q_BTHE, k_BTGE, v_BTGE).flatten(2)
+
+    @torch.no_grad()
+    def fuse(self) -> None:
+        """Run two linears instead of four from now on, for inference.
+
+        The weights become views of the fused ones, so nothing is stored twice. Training or
+        moving the block undoes it.
+        """
+        qkv, proj, fc1, fc2 = self.attn.qkv, self.attn.proj, self.mlp.fc1, self.mlp.fc2
+        fused = _FusedWeights(
+            weight_in=torch.cat((qkv.weight, fc1.weight)),
+            bias_in=torch.cat((qkv.bias, fc1.bias)),
+            weight_out=torch.cat((proj.weight, fc2.weight), dim=1),
+            bias_out=proj.bias + fc2.bias,
+        )
+        split = [qkv.out_features, fc1.out_features]
+        qkv.weight.data, fc1.weight.data = torch.split(fused.weight_in, split)
+        qkv.bias.data, fc1.bias.data = torch.split(fused.bias_in, split)
+        split = [proj.in_features, fc2.in_features]
+        proj.weight.data, fc2.weight.data = torch.split(fused.weight_out, split, dim=1)
+        self._fused = fused
+
+    @torch.no_grad()
+    def unfuse(self) -> None:
+        """Undo :meth:`fuse`: every weight has its own memory again."""
+        if self._fused is not None:
+            self._fused = None
+            for weight in self.parameters():
+                weight.data = weight.data.clone(memory_format=torch.contiguous_format)
+
+    def train(self, mode: bool = True) -> TextBlock:
+        """Switch to training, which undoes :meth:`fuse`, or back."""
+        if mode:
+            self.unfuse()
+        super().train(mode)
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TextBlock:
+        self.unfuse()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 class TextDecoder(nn.Module):
@@ -103,6 +170,11 @@ class TextDecoder(nn.Module):
         self.lm_head = nn.Linear(config.dim, config.vocab_size)
         self.rotary = Rotary(config)
         nn.init.normal_(self.wte, std=0.02)
+
+    def fuse(self) -> None:
+        """Make every block cheaper to run; see :meth:`TextBlock.fuse`."""
+        for block in self.blocks:
+            block.fuse()  # type: ignore[operator]  # ModuleList forgets the type
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings of int64 ``ids`` of any shape, with D appended."""
