@@ -112,7 +112,8 @@ def _normalized_depth(rows: NDArray[Any]) -> Pixels:
 
     Zero millimetres (16UC1) and non-finite metres (32FC1) mean "no reading".
     """
-    depth = rows.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # casting a signalling NaN sets the flag
+        depth = rows.astype(np.float64)
     valid = np.isfinite(depth) if rows.dtype.kind == "f" else rows != 0
     gray = np.zeros(depth.shape, np.uint8)
     if valid.any():
@@ -282,7 +283,9 @@ def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS
         raise ImageError(f"{name}: {error}") from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{name} is not an image of a known format") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, MemoryError) as error:
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name} is too large: {error}") from error
+    except (OSError, SyntaxError, ValueError, MemoryError) as error:
         raise ImageError(f"{name} cannot be read: {error}") from error
     return image
 

@@ -74,8 +74,7 @@ class _Pending:
         answers = [_waited(answer) for answer in self._answers]
         results = [answer for answer in answers if isinstance(answer, Result)]
         errors = [str(answer) for answer in answers if isinstance(answer, PhotonError)]
-        records = [_stages(result) for result in results]
-        records.append({"decode_image": self._decode_ms})
+        records = [{"decode_image": self._decode_ms}, *map(_stages, results)]
         index, stamp_ns = self._item.index, self._item.stamp_ns
         if errors:
             why = "; ".join(errors)
@@ -85,7 +84,7 @@ class _Pending:
         detections = tuple(found for result in results for found in result.detections)
         # All prompts of a frame are submitted together: the slowest answer is the frame's.
         slowest_ms = max(result.timings.total_ms for result in results)
-        records[-1]["total"] = self._decode_ms + slowest_ms
+        records.append({"total": self._decode_ms + slowest_ms})
         return FrameOutcome(index, stamp_ns, status, detections), records
 
 

@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import array
+import io
+import struct
+import zlib
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from photon_ros.core.errors import ImageError
+from photon_ros.pixels import (
+    ENCODINGS,
+    check_size,
+    decode_compressed,
+    decode_raw,
+    open_image,
+    rgb_from_pillow,
+)
+
+BYTES_PER_PIXEL = {
+    "mono8": 1, "mono16": 2, "rgb8": 3, "rgba8": 4, "bgr8": 3, "bgra8": 4, "yuv422": 2, "uyvy": 2,
+    "yuv422_yuy2": 2, "yuyv": 2, "16UC1": 2, "32FC1": 4,
+}  # fmt: skip
+
+
+def padded(rows: NDArray[Any], padding: int) -> bytes:
+    """Return the rows' bytes, each followed by rubbish."""
+    return b"".join(row.tobytes() + b"\xa5" * padding for row in rows)
+
+
+def decode(rows: NDArray[Any], encoding: str, width: int, padding: int = 0, **more: Any) -> Any:
+    row_bytes = rows[0].nbytes
+    return decode_raw(
+        padded(rows, padding),
+        encoding=encoding,
+        width=width,
+        height=more.pop("height", len(rows)),
+        step=row_bytes + padding,
+        **more,
+    )
+
+
+@st.composite
+def rgb_images(draw: st.DrawFn) -> NDArray[np.uint8]:
+    height, width = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    seed = draw(st.integers(0, 2**32 - 1))
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+@given(image=rgb_images(), padding=st.integers(0, 5))
+def test_colour_encodings_come_back_as_they_went_in(image: NDArray[np.uint8], padding: int) -> None:
+    alpha = np.full((*image.shape[:2], 1), 7, np.uint8)
+    stored = {
+        "rgb8": image,
+        "bgr8": image[:, :, ::-1].copy(),
+        "rgba8": np.concatenate([image, alpha], 2),
+        "bgra8": np.concatenate([image[:, :, ::-1], alpha], 2),
+    }
+    for encoding, pixels in stored.items():
+        assert np.array_equal(decode(pixels, encoding, image.shape[1], padding), image), encoding
+
+
+@given(image=rgb_images(), padding=st.integers(0, 3))
+def test_grey_is_the_same_in_all_three_channels(image: NDArray[np.uint8], padding: int) -> None:
+    grey = image[:, :, 0].copy()
+    decoded = decode(grey, "mono8", image.shape[1], padding)
+    assert all(np.array_equal(decoded[:, :, channel], grey) for channel in range(3))
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("padding", [0, 1, 4])  # an odd step puts rows at odd addresses
+def test_mono16_maps_its_full_range_in_either_byte_order(big: bool, padding: int) -> None:
+    values = np.array([[0, 128, 257, 32896], [65535, 65280, 129, 0x1234]], np.uint16)
+    stored = values.astype(">u2" if big else "<u2")
+    decoded = decode(stored, "mono16", 4, padding, is_bigendian=big)
+    assert decoded[:, :, 0].tolist() == [[0, 0, 1, 128], [255, 254, 1, 18]]
+
+
+@pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 5), (8, 8)])
+def test_bayer_of_a_plain_colour_is_that_colour_up_to_the_border(
+    pattern: str, shape: tuple[int, int]
+) -> None:
+    values = {"r": 200, "g": 100, "b": 50}
+    mosaic = np.zeros(shape, np.uint8)
+    for place, color in enumerate(pattern):
+        mosaic[place // 2 :: 2, place % 2 :: 2] = values[color]
+    decoded = decode(mosaic, f"bayer_{pattern}8", shape[1], 3)
+    assert decoded.shape == (*shape, 3)
+    assert np.unique(decoded.reshape(-1, 3), axis=0).tolist() == [[200, 100, 50]]
+
+
+def test_bayer_interpolates_between_its_neighbours() -> None:
+    mosaic = np.zeros((6, 6), np.uint8)
+    mosaic[0::2, 0::2] = np.array([[0, 40, 80]] * 3)  # red rises by 40 every two pixels
+    decoded = decode(mosaic, "bayer_rggb8", 6)
+    assert decoded[2, :5, 0].tolist() == [0, 20, 40, 60, 80]
+    assert not decoded[:, :, 1:].any()
+
+
+def bt601(y: int, u: int, v: int) -> list[int]:
+    """The studio range formula of ITU-R BT.601."""
+    c, d, e = 1.164383 * (y - 16), u - 128, v - 128
+    rgb = (c + 1.596027 * e, c - 0.391762 * d - 0.812968 * e, c + 2.017232 * d)
+    return [round(min(max(value, 0), 255)) for value in rgb]
+
+
+@pytest.mark.parametrize("encoding", ["yuv422", "uyvy", "yuv422_yuy2", "yuyv"])
+def test_packed_yuv_follows_bt601_in_its_own_order(encoding: str) -> None:
+    y0, u, y1, v = 120, 90, 180, 170
+    is_uyvy = encoding in ("yuv422", "uyvy")
+    group = [u, y0, v, y1] if is_uyvy else [y0, u, y1, v]
+    rows = np.array([group * 2] * 2, np.uint8)
+    decoded = decode(rows, encoding, 4, 2).astype(int)
+    assert np.abs(decoded[0, 0] - bt601(y0, u, v)).max() <= 2
+    assert np.abs(decoded[1, 3] - bt601(y1, u, v)).max() <= 2
+
+
+def test_nv12_takes_its_chroma_from_the_half_height_plane() -> None:
+    luma = np.full((4, 4), 100, np.uint8)
+    luma[2:] = 200
+    chroma = np.array([[90, 170] * 2, [128, 128] * 2], np.uint8)
+    rows = np.concatenate([luma, chroma])
+    decoded = decode(rows, "nv12", 4, 3, height=4).astype(int)
+    assert decoded.shape == (4, 4, 3)
+    assert np.abs(decoded[0, 0] - bt601(100, 90, 170)).max() <= 2
+    assert np.abs(decoded[3, 3] - bt601(200, 128, 128)).max() <= 2
+
+
+def test_depth_is_refused_unless_asked_for() -> None:
+    with pytest.raises(ImageError, match="depth_policy is reject"):
+        decode(np.ones((2, 2), np.uint16), "16UC1", 2)
+
+
+def test_depth_is_stretched_between_its_own_nearest_and_farthest_reading() -> None:
+    millimetres = np.array([[0, 1000], [1500, 3000]], np.uint16)
+    decoded = decode(millimetres, "16UC1", 2, depth_policy="normalize")
+    assert decoded[:, :, 0].tolist() == [[0, 0], [64, 255]]
+    metres = np.array([[np.nan, -1.0], [np.inf, 3.0]], ">f4")
+    decoded = decode(metres, "32FC1", 2, 1, depth_policy="normalize", is_bigendian=True)
+    assert decoded[:, :, 0].tolist() == [[0, 0], [0, 255]]
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, 5.0])
+def test_depth_without_any_contrast_is_still_a_picture(value: float) -> None:
+    decoded = decode(np.full((2, 3), value, np.float32), "32FC1", 3, depth_policy="normalize")
+    assert decoded.shape == (2, 3, 3)
+    assert len(np.unique(decoded)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"encoding": "8UC7"}, "not one of mono8"),
+        ({"encoding": "RGB8"}, "not one of"),
+        ({"encoding": ""}, "not one of"),
+        ({"width": 0}, "no pixels"),
+        ({"height": 0}, "no pixels"),
+        ({"step": 11}, "4 pixels of rgb8 take 12"),
+        ({"step": 0}, "step is 0"),
+        ({"width": 400}, "step is 12"),
+        ({"height": 4}, "needs 48"),
+        ({"height": 2}, "has 36 bytes"),
+        ({"step": 2**32 - 1}, "needs"),
+        ({"width": 60_000, "height": 60_000, "step": 180_000}, "too large"),
+        ({"encoding": "yuyv", "width": 3, "step": 12}, "even width"),
+        ({"encoding": "nv12", "width": 4, "step": 12}, "even width and height"),
+        ({"encoding": "bayer_rggb8", "width": 1, "step": 12}, "at least 2x2"),
+    ],
+)
+def test_a_message_that_lies_is_refused_with_the_reason(
+    change: dict[str, Any], reason: str
+) -> None:
+    fields: dict[str, Any] = {"encoding": "rgb8", "width": 4, "height": 3, "step": 12}
+    with pytest.raises(ImageError, match=reason):
+        decode_raw(bytes(36), **(fields | change))
+
+
+@pytest.mark.parametrize("missing", [1, 4])
+def test_the_last_row_may_lack_its_padding_but_no_pixel(missing: int) -> None:
+    image = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(2, 2, 3)
+    data = padded(image, 4)[:-missing]
+    assert np.array_equal(decode_raw(data, encoding="rgb8", width=2, height=2, step=10), image)
+    with pytest.raises(ImageError, match="needs 20"):
+        decode_raw(data[: -5 + missing], encoding="rgb8", width=2, height=2, step=10)
+
+
+def test_nothing_at_all_is_an_error_not_a_crash() -> None:
+    with pytest.raises(ImageError, match="has 0 bytes"):
+        decode_raw(b"", encoding="mono8", width=1, height=1, step=1)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bytearray", "memoryview", "array", "ndarray"])
+def test_any_buffer_will_do(kind: str) -> None:
+    raw = bytes(range(12))
+    data: Any = {
+        "bytes": raw,
+        "bytearray": bytearray(raw),
+        "memoryview": memoryview(raw),
+        "array": array.array("B", raw),
+        "ndarray": np.frombuffer(raw, np.uint8),
+    }[kind]
+    assert decode_raw(data, encoding="rgb8", width=2, height=2, step=6).tobytes() == raw
+
+
+def test_rgb8_is_not_copied() -> None:
+    data = np.arange(12, dtype=np.uint8)
+    assert np.shares_memory(decode_raw(data, encoding="rgb8", width=2, height=2, step=6), data)
+
+
+@given(
+    encoding=st.sampled_from(ENCODINGS),
+    width=st.integers(-1, 40),
+    height=st.integers(-1, 40),
+    step=st.integers(-1, 200),
+    num_bytes=st.integers(0, 4000),
+    big=st.booleans(),
+)
+def test_any_sizes_give_a_picture_or_an_image_error(
+    encoding: str, width: int, height: int, step: int, num_bytes: int, big: bool
+) -> None:
+    data = np.resize(np.arange(256, dtype=np.uint8), num_bytes)
+    try:
+        image = decode_raw(
+            data,
+            encoding=encoding,
+            width=width,
+            height=height,
+            step=step,
+            is_bigendian=big,
+            depth_policy="normalize",
+        )
+    except ImageError:
+        return
+    assert image.shape == (height, width, 3)
+    assert image.dtype == np.uint8
+
+
+@given(
+    encoding=st.sampled_from(sorted(BYTES_PER_PIXEL)),
+    half_width=st.integers(1, 10),
+    height=st.integers(1, 10),
+    padding=st.integers(0, 3),
+)
+def test_an_honest_message_is_always_taken(
+    encoding: str, half_width: int, height: int, padding: int
+) -> None:
+    width = 2 * half_width
+    step = width * BYTES_PER_PIXEL[encoding] + padding
+    image = decode_raw(
+        np.random.default_rng(0).integers(0, 256, step * height, np.uint8),
+        encoding=encoding,
+        width=width,
+        height=height,
+        step=step,
+        depth_policy="normalize",
+    )
+    assert image.shape == (height, width, 3)
+
+
+# --- compressed ------------------------------------------------------------------------------
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+GRADIENT = Image.fromarray(
+    np.stack(
+        np.broadcast_arrays(np.arange(64)[None, :] * 4, np.arange(48)[:, None] * 5, 128), 2
+    ).astype(np.uint8)
+)
+
+
+def test_png_is_exact_and_jpeg_close() -> None:
+    wanted = np.asarray(GRADIENT)
+    assert np.array_equal(decode_compressed(encoded(GRADIENT, "PNG"), image_format="png"), wanted)
+    jpeg = decode_compressed(
+        encoded(GRADIENT, "JPEG", quality=95), image_format="bgr8; jpeg compressed bgr8"
+    )
+    assert np.abs(jpeg.astype(int) - wanted).max() < 12
+
+
+def test_jpeg_decodes_as_opencv_would() -> None:
+    data = encoded(GRADIENT, "JPEG", quality=90)
+    reference = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
+    assert np.abs(decode_compressed(data).astype(int) - reference).max() <= 4
+
+
+def test_an_orientation_tag_does_not_turn_the_sensors_pixels() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    decoded = decode_compressed(encoded(GRADIENT, "JPEG", exif=exif))
+    assert decoded.shape == (48, 64, 3)
+
+
+def test_sixteen_bits_are_grey_or_depth_by_their_format() -> None:
+    values = np.array([[0, 1000], [2000, 65535]], np.uint16)
+    data = encoded(Image.fromarray(values), "PNG")
+    grey = decode_compressed(data, image_format="mono16; png compressed")
+    assert grey[:, :, 0].tolist() == [[0, 4], [8, 255]]
+    with pytest.raises(ImageError, match="depth_policy is reject"):
+        decode_compressed(data, image_format="16UC1; png compressed")
+    depth = decode_compressed(data, image_format="16UC1; png compressed", depth_policy="normalize")
+    assert depth[:, :, 0].tolist() == [[0, 0], [4, 255]]
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that states a size and holds nothing."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(b"")
+    chunks = [
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        for chunk in (header, data)
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "image_format", "reason"),
+    [
+        (b"", "jpeg", "empty"),
+        (b"not an image at all", "jpeg", "not an image of a known format"),
+        (encoded(GRADIENT, "JPEG")[:400], "jpeg", "cannot be read"),
+        (encoded(GRADIENT, "PNG")[:90], "png", "cannot be read"),
+        (png_header(100_000, 100_000), "png", "too large"),
+        (png_header(30_000, 30_000), "png", "too large"),
+        (png_header(2000, 2000), "png", "cannot be read"),
+        (encoded(GRADIENT, "PNG"), "16UC1; compressedDepth png", "publish the depth raw"),
+    ],
+)
+def test_compressed_data_that_is_no_picture_is_refused(
+    data: bytes, image_format: str, reason: str
+) -> None:
+    with pytest.raises(ImageError, match=reason):
+        decode_compressed(data, image_format=image_format)
+
+
+@given(st.binary(max_size=300), st.integers(0, 2000))
+def test_rubbish_and_flipped_bytes_never_crash(rubbish: bytes, place: int) -> None:
+    data = bytearray(encoded(GRADIENT, "JPEG"))
+    data[place % len(data) :] = rubbish
+    for candidate in (rubbish, bytes(data)):
+        try:
+            image = decode_compressed(candidate)
+        except ImageError:
+            continue
+        assert image.ndim == 3
+
+
+def test_the_limit_is_the_callers() -> None:
+    data = encoded(GRADIENT, "PNG")
+    with pytest.raises(ImageError, match="at most 3071"):
+        decode_compressed(data, max_pixels=64 * 48 - 1)
+    assert decode_compressed(data, max_pixels=64 * 48).shape == (48, 64, 3)
+    check_size(10, 10, 100)
+    with pytest.raises(ImageError, match="too large"):
+        check_size(10, 11, 100)
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "expected"),
+    [
+        ("L", 77, (77, 77, 77)),
+        ("1", 1, (255, 255, 255)),
+        ("LA", (50, 0), (255, 255, 255)),
+        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
+        ("RGBA", (10, 20, 30, 0), (255, 255, 255)),
+        ("CMYK", (0, 255, 255, 0), (255, 0, 0)),
+        ("I;16", 65535, (255, 255, 255)),
+        ("HSV", (0, 0, 90), (90, 90, 90)),
+    ],
+)
+def test_every_pillow_mode_becomes_rgb(mode: str, color: Any, expected: tuple[int, ...]) -> None:
+    assert rgb_from_pillow(Image.new(mode, (3, 2), color)).tolist() == [[list(expected)] * 3] * 2
+
+
+def test_a_transparent_palette_colour_is_shown_on_white() -> None:
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([9, 9, 9, 200, 0, 0] + [0] * 762)
+    image.putpixel((1, 0), 1)
+    image.info["transparency"] = 0
+    assert rgb_from_pillow(image).tolist() == [[[255, 255, 255], [200, 0, 0]]]
+
+
+def test_wide_grey_is_stretched_over_its_own_range() -> None:
+    values = np.array([[-5.0, 0.0, 5.0]], np.float32)
+    assert rgb_from_pillow(Image.fromarray(values))[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_opening_names_the_file_in_its_errors() -> None:
+    with pytest.raises(ImageError, match="picture 7 is not an image"):
+        open_image(io.BytesIO(b"text"), "picture 7")
