@@ -46,6 +46,8 @@ _RELIABILITIES = {
     "best_effort": ReliabilityPolicy.BEST_EFFORT,
 }
 ACK_TIMEOUT_S = 5.0
+# The other side of a match stands a moment later; what is published before reaches it late.
+SETTLE_S = 0.5
 
 
 @dataclass(slots=True)
@@ -87,8 +89,8 @@ class Recording:
             raise BagError(f"{bag} cannot be read: {error}") from error
         self._connections = [item for item in self._reader.connections if item.topic == topic]
         if not self._connections:
-            self.close()
             topics = ", ".join(sorted(self._reader.topics)) or "none"
+            self.close()
             raise BagError(f"{bag} has no topic {topic}; its topics: {topics}")
         self.message_type = self._connections[0].msgtype
         if self.message_type not in _TRANSPORTS:
@@ -198,6 +200,7 @@ def _play_bag(options: argparse.Namespace, recording: Recording) -> int:
                 file=sys.stderr,
             )
             return 2
+        stop.wait(SETTLE_S)
         try:
             play(node, publisher, recording, report, stop)
         finally:

@@ -1,0 +1,234 @@
+"""Node, player and recorder as processes over real DDS, with the embedded model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
+
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+from ros_world import RELIABLE, image_message, wait_until
+from rosbags.rosbag1 import Writer as Ros1Writer
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_typestore
+from sensor_msgs.msg import Image
+
+pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
+
+TOPIC = "/camera/image_raw"
+SOURCES = str(Path(__file__).parents[2])
+
+
+@contextmanager
+def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A child that is gone afterwards, whatever happened."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", f"photon_ros.ros.{module}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        cwd=SOURCES,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@contextmanager
+def client() -> Iterator[Node]:
+    node = Node("process_client")
+    try:
+        yield node
+    finally:
+        node.destroy_node()
+
+
+def lines(path: Path, kind: str) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1]
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return [row["message"] for row in rows if row["kind"] == kind]
+
+
+def frames(count: int) -> list[np.ndarray]:
+    chance = np.random.default_rng(7)
+    return [chance.integers(0, 255, (48, 64, 3), dtype=np.uint8) for _ in range(count)]
+
+
+def write_bag(path: Path, count: int, period_ns: int, plugin: StoragePlugin) -> list[bytes]:
+    """A bag whose recording times start at a second and whose stamps are 7 ns later."""
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    written = []
+    with Writer(path, version=9, storage_plugin=plugin) as writer:
+        connection = writer.add_connection(TOPIC, "sensor_msgs/msg/Image", typestore=store)
+        for index, pixels in enumerate(frames(count)):
+            time_ns = 1_000_000_000 + index * period_ns
+            raw = serialize_message(image_message(pixels, stamp_ns=time_ns + 7, frame_id="cam"))
+            writer.write(connection, time_ns, raw)
+            written.append(raw)
+    return written
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    record = tmp_path / "record.jsonl"
+    topics = ("--detections", "/photon/detections", "--stats", "/photon/stats")
+    node_arguments = ("--ros-args", "-r", f"image:={TOPIC}", "-p", "qos.reliability:=reliable")
+    with (
+        client() as node,
+        process("recorder", *topics, "--out", str(record)) as recorder,
+        process("node", *node_arguments) as photon,
+    ):
+        publisher = node.create_publisher(Image, TOPIC, RELIABLE)
+        wait_until(lambda: publisher.get_subscription_count() == 1, 60.0, "the node")
+        wait_until(lambda: lines(record, "stats"), 20.0, "the recorder")
+        image = image_message(np.random.default_rng(1).integers(0, 255, (480, 640, 3), np.uint8))
+        stop_s = time.monotonic() + 2.0
+        while time.monotonic() < stop_s:
+            publisher.publish(image)
+            time.sleep(0.005)
+        photon.send_signal(number)
+        began_s = time.monotonic()
+        for _ in range(5):  # frames go on coming while it ends
+            publisher.publish(image)
+        assert photon.wait(timeout=10.0) == 0
+        assert time.monotonic() - began_s < 2.0
+        recorder.send_signal(number)
+        assert recorder.wait(timeout=5.0) == 0
+    last = lines(record, "stats")[-1]
+    assert last["in_flight"] == last["mailboxed"] == 0
+    dropped = sum(value for name, value in last.items() if name.startswith("dropped_"))
+    assert last["received"] == last["completed"] + last["failed"] + dropped
+    assert last["received"] > 20
+    answers = lines(record, "detections")
+    assert len(answers) == last["completed"] + last["failed"]
+    assert last["completed"] >= 1
+
+
+def test_node_that_cannot_load_exits_with_code_2_and_says_why(tmp_path: Path) -> None:
+    with process("node", "--ros-args", "-p", f"model.path:={tmp_path}") as photon:
+        output, _ = photon.communicate(timeout=60)
+        assert photon.returncode == 2
+        assert "cannot configure" in output
+        assert str(tmp_path) in output
+        assert "Traceback" not in output
+
+
+def test_node_with_an_unknown_word_exits_with_code_2_and_lists_the_known_ones() -> None:
+    with process("node", "--ros-args", "-p", "prompts.detect:=[unicorn]") as photon:
+        output, _ = photon.communicate(timeout=60)
+        assert photon.returncode == 2
+        assert "unicorn" in output
+        assert "person" in output
+        assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("plugin", [StoragePlugin.SQLITE3, StoragePlugin.MCAP])
+def test_player_publishes_the_recorded_bytes_at_the_recorded_pace(
+    plugin: StoragePlugin, tmp_path: Path
+) -> None:
+    written = write_bag(tmp_path / "bag", count=12, period_ns=50_000_000, plugin=plugin)
+    received: list[bytes] = []
+    report = tmp_path / "report.json"
+    import rclpy
+
+    with client() as node:
+        node.create_subscription(Image, TOPIC, received.append, RELIABLE, raw=True)
+        arguments = (str(tmp_path / "bag"), "--topic", TOPIC, "--rate", "2")
+        with process("player", *arguments, "--report", str(report)) as player:
+            while player.poll() is None or len(received) < len(written):
+                rclpy.spin_once(node, timeout_sec=0.05)
+                assert player.poll() in (None, 0), player.communicate()[0]
+    assert received == written
+    told = json.loads(report.read_text())
+    assert told["topic"] == TOPIC
+    assert told["message_type"] == "sensor_msgs/msg/Image"
+    assert told["num_subscribers"] == 1
+    stamps = [1_000_000_007 + index * 50_000_000 for index in range(12)]
+    assert [row["stamp_ns"] for row in told["published"]] == stamps
+    took_ns = told["published"][-1]["publish_ns"] - told["published"][0]["publish_ns"]
+    assert 0.26e9 < took_ns < 0.275e9 + 1e6 * told["late_ms_max"]  # 11 gaps of 50 ms, halved
+    assert [row["bag_time_ns"] for row in told["published"]] == [stamp - 7 for stamp in stamps]
+
+
+def test_player_converts_a_ros1_bag(tmp_path: Path) -> None:
+    store = get_typestore(Stores.ROS1_NOETIC)
+    types = store.types
+    (pixels,) = frames(1)
+    header = types["std_msgs/msg/Header"](
+        seq=5, stamp=types["builtin_interfaces/msg/Time"](sec=3, nanosec=4), frame_id="old"
+    )
+    message = types["sensor_msgs/msg/Image"](
+        header, 48, 64, "rgb8", is_bigendian=0, step=192, data=pixels.reshape(-1)
+    )
+    with Ros1Writer(tmp_path / "old.bag") as writer:
+        connection = writer.add_connection(TOPIC, "sensor_msgs/msg/Image", typestore=store)
+        writer.write(connection, 9, store.serialize_ros1(message, "sensor_msgs/msg/Image"))
+    received: list[Image] = []
+    import rclpy
+
+    with client() as node:
+        node.create_subscription(Image, "/elsewhere", received.append, RELIABLE)
+        arguments = (str(tmp_path / "old.bag"), "--topic", TOPIC, "--remap", "/elsewhere")
+        with process("player", *arguments):
+            stop_s = time.monotonic() + 20.0
+            while not received and time.monotonic() < stop_s:
+                rclpy.spin_once(node, timeout_sec=0.1)
+    (image,) = received
+    assert (image.header.stamp.sec, image.header.stamp.nanosec) == (3, 4)
+    assert (image.header.frame_id, image.encoding, image.step) == ("old", "rgb8", 192)
+    assert bytes(image.data) == pixels.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("nowhere", "--topic", TOPIC), "nowhere does not exist"),
+        (("bag", "--topic", "/other"), "has no topic /other; its topics: /camera/image_raw"),
+        (("broken", "--topic", TOPIC), "broken cannot be read"),
+        (
+            ("bag", "--topic", TOPIC, "--wait-timeout", "0.3"),
+            "0 of 1 subscribers of /camera/image_raw came within 0.3 s",
+        ),
+    ],
+)
+def test_player_refuses_with_one_clear_line(
+    arguments: tuple[str, ...], reason: str, tmp_path: Path
+) -> None:
+    write_bag(tmp_path / "bag", count=1, period_ns=1, plugin=StoragePlugin.SQLITE3)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "metadata.yaml").write_text("nonsense")
+    with process("player", str(tmp_path / arguments[0]), *arguments[1:]) as player:
+        output, _ = player.communicate(timeout=30)
+    assert player.returncode == 2
+    assert reason in output
+    assert len(output.strip().splitlines()) == 1, output
+
+
+def test_recorder_refuses_a_file_it_cannot_write(tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "record.jsonl"
+    with process("recorder", "--detections", "/d", "--stats", "/s", "--out", str(out)) as child:
+        output, _ = child.communicate(timeout=30)
+    assert child.returncode == 2
+    assert f"cannot write {out}" in output
