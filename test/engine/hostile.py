@@ -13,6 +13,7 @@ compute stream, so that it is as late as everything else.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -30,6 +31,7 @@ from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 Report = Callable[[str], None]
+NUM_GARBAGE = 20_000
 HOST_BUFFERS = [
     "inputs_host", "controls_host", "sampling_host", "crops_host", "landed_host",
     "landed_probs_host",
@@ -43,15 +45,18 @@ class Garbage:
     """Values that are wrong but plausible: in range as lane, id, page and position."""
 
     def __init__(self, seed: int, below: int) -> None:
-        self._random = np.random.default_rng(seed)
-        self._below = below
-
-    def coin(self) -> bool:
-        return bool(self._random.integers(0, 2))
+        self._random = random.Random(seed)
+        drawn = np.random.default_rng(seed).integers(0, below, NUM_GARBAGE)
+        dtypes = (torch.int64, torch.float32, torch.bool, torch.uint8)
+        self._drawn = {dtype: torch.from_numpy(drawn).to(dtype) for dtype in dtypes}
 
     def fill(self, tensor: Tensor) -> None:
-        values = self._random.integers(0, self._below, tuple(tensor.shape))
-        torch.Tensor.copy_(tensor, torch.from_numpy(values))
+        count = tensor.numel()
+        begin = self._random.randrange(NUM_GARBAGE - count)
+        tensor.copy_(self._drawn[tensor.dtype][begin : begin + count].view(tensor.shape))
+
+    def coin(self) -> bool:
+        return self._random.random() < 0.5
 
 
 class RelayTensor(Tensor):
@@ -220,10 +225,11 @@ class CacheWatch:
                 self._relay.excuse()
                 raise
             finally:
-                changed = (self._values != before).any(-1).any(-1).any(0)
-                wrong = set(torch.nonzero(changed)[:, 0].tolist()) - allowed
-                if wrong:
-                    self._report(f"{name} wrote position slots {sorted(wrong)[:8]} of others")
+                if not torch.equal(self._values, before):
+                    changed = (self._values != before).flatten(2).any(-1).any(0)
+                    wrong = set(changed.nonzero()[:, 0].tolist()) - allowed
+                    if wrong:
+                        self._report(f"{name} wrote position slots {sorted(wrong)[:8]} of others")
 
         return watched
 
