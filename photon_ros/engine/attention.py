@@ -136,7 +136,7 @@ def attend_group(
     scores = torch.matmul(q, suffix_k_BSGE.permute(2, 0, 3, 1)).float() + bias
     if prefix_k_PGE is not None:
         prefix_len = prefix_k_PGE.shape[0]
-        flat = q.view(kv_heads, rows * queries, width)
+        flat = q.reshape(kv_heads, rows * queries, width)  # grouped heads leave it strided
         prefix_scores = torch.bmm(flat, prefix_k_PGE.permute(1, 2, 0)).float()
         scores = torch.cat((prefix_scores.view(kv_heads, rows, queries, prefix_len), scores), -1)
     probs = torch.softmax(scores, -1).to(q.dtype)

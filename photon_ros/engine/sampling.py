@@ -65,7 +65,7 @@ def plan_sampling(
     free = [c for c in distinct if c.forced_id is None]
     any_random = bool(free) and any(s.sampling.temperature > 0 for s in sequences)
     uses_pair = not any_random and all(
-        c.spatial and (c.forced_id is not None or c.allowed == pair) for c in distinct
+        c.spatial and (c.forced_id in (*pair, spec.size_id) or c.allowed == pair) for c in distinct
     )
     return SamplingPlan(
         num_rows=len(constraints),
