@@ -31,6 +31,14 @@ def parse_fps(text: str) -> Fraction:
     return fps
 
 
+def exact_rate(stated: float) -> Fraction:
+    """Return the ratio behind a frame rate that was rounded to a float.
+
+    Containers keep a ratio; the largest denominator in use is 1001 (30000/1001).
+    """
+    return Fraction(stated).limit_denominator(1001)
+
+
 class Video:
     """A video file, read once from front to back, one picture in memory at a time."""
 
@@ -63,9 +71,7 @@ class Video:
         stated = self._capture.get(cv2.CAP_PROP_FPS)
         if not 0 < stated <= _MAX_FPS:  # also false for NaN
             raise BagError(f"video {self.path} states no usable frame rate; give one with --fps")
-        # Containers keep a ratio and OpenCV gives it as a float: 1001 is the largest
-        # denominator in use (30000/1001), so this gets the ratio back.
-        return Fraction(stated).limit_denominator(1001)
+        return exact_rate(stated)
 
     def frames_bgr(self) -> Iterator[NDArray[np.uint8]]:
         """Yield (height, width, 3) uint8 pictures, blue first, until the end of the video."""
