@@ -56,7 +56,8 @@ class NoModel:
         """Never run."""
         raise AssertionError("a timed device ran a forward")
 
-    embed_coords = embed_sizes = vocab_logits = coord_logits = size_logits = embed_tokens
+    embed_coords = embed_sizes = embed_coord_values = embed_size_values = embed_tokens
+    vocab_logits = coord_logits = size_logits = embed_tokens
 
     def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
         """Never run."""
@@ -79,6 +80,12 @@ class FixedLengthState:
     num_taken: int = 0
     max_new_tokens: int = 1000
     length_reason: EndReason = EndReason.MAX_TOKENS
+
+    later_positions: int = 0
+
+    def next_phase(self) -> None:
+        """Return None: one phase is the whole answer."""
+        return None
 
     def constraint_ahead(self, num_ahead: int) -> Constraint:
         """Anything may come."""

@@ -18,13 +18,15 @@ from torch import Tensor
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import Device, Event
 from photon_ros.engine.interfaces import Constraint, FrameCrops, ModelSpec, SampledToken
+from photon_ros.engine.sequence import Sequence
 
 # Columns of the landing buffers.
 LANDED_ID, LANDED_COORD, LANDED_WIDTH, LANDED_HEIGHT = range(4)
 LANDED_PROB, LANDED_BIN_PROB = range(2)
 # Columns of the sampling controls.
-CONTROL_FORCED, CONTROL_SPATIAL, CONTROL_SEED, CONTROL_POSITION = range(4)
-NUM_CONTROLS = 4
+CONTROL_FORCED, CONTROL_SPATIAL, CONTROL_FOLD, CONTROL_SEED, CONTROL_POSITION = range(5)
+NUM_CONTROLS = 5
+MAX_PROMPT_VALUES = 64  # coordinates and sizes that one prompt may give as values
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,23 @@ class ForwardInputs:
     page_table: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class PromptValues:
+    """Device views of the values that a step's prompts give.
+
+    Attributes:
+        copies: (device, host) pairs to copy before use.
+        coord_index, size_index: int64 places in the flattened (row, token) order.
+        coords, sizes: (N, 1) and (N, 2) float32.
+    """
+
+    copies: list[tuple[Tensor, Tensor]]
+    coord_index: Tensor
+    coords: Tensor
+    size_index: Tensor
+    sizes: Tensor
+
+
 class DecodeSlot:
     """Staging, results and the event of one step at a time.
 
@@ -55,6 +74,9 @@ class DecodeSlot:
         sampling_host, sampling: (max_rows, 2) float32, temperature and top_p.
         mask_host, mask: (max_rows, vocab) bool, True = disallowed.
         crops_host, crops: (max_prefixes_per_step, max_crops + 1, crop, crop, 3) uint8.
+        value_index_host, value_index: (max_values,) int64, flat (row, token) places of the
+            coordinates a prompt gives as values, then of its sizes.
+        values_host, values: (max_values, 2) float32, x in column 0, or width and height.
         hidden: (max_rows, dim) model dtype, device; last hidden state of each row.
         landed, landed_probs: (max_rows, 4) int64 and (max_rows, 2) float32, device.
         landed_host, landed_probs_host: where the copies land; free after commit.
@@ -78,6 +100,11 @@ class DecodeSlot:
         crops_shape = (config.max_prefixes_per_step, spec.max_crops + 1, side, side, 3)
         self.crops_host = device.host_buffer(crops_shape, torch.uint8)
         self.crops = device.device_buffer(crops_shape, torch.uint8)
+        values = rows * MAX_PROMPT_VALUES
+        self.value_index_host = device.host_buffer((values,), torch.int64)
+        self.value_index = device.device_buffer((values,), torch.int64)
+        self.values_host = device.host_buffer((values, 2), torch.float32)
+        self.values = device.device_buffer((values, 2), torch.float32)
         self.hidden = device.device_buffer((rows, spec.dim), spec.dtype)
         self.landed = device.device_buffer((rows, 4), torch.int64)
         self.landed_probs = device.device_buffer((rows, 2), torch.float32)
@@ -111,6 +138,33 @@ class DecodeSlot:
             hosts.append(host)
             devices.append(self.crops[index, :count])
         return hosts, devices
+
+    def stage_values(self, sequences: Seq[Sequence], num_tokens: int) -> PromptValues | None:
+        """Write the values that prompts of ``num_tokens`` tokens a row give to the host staging.
+
+        Returns the device views they will land in, or None when no prompt gives any.
+        """
+        places: dict[int, list[tuple[int, tuple[float, ...]]]] = {1: [], 2: []}
+        for row, sequence in enumerate(sequences):
+            for index, value in sequence.prompt_values:
+                places[len(value)].append((row * num_tokens + index, value))
+        num_coords, num_sizes = len(places[1]), len(places[2])
+        count = num_coords + num_sizes
+        if not count:
+            return None
+        for at, (place, value) in enumerate((*places[1], *places[2])):
+            self.value_index_host[at] = place
+            self.values_host[at, : len(value)] = torch.tensor(value)
+        return PromptValues(
+            copies=[
+                (self.value_index[:count], self.value_index_host[:count]),
+                (self.values[:count], self.values_host[:count]),
+            ],
+            coord_index=self.value_index[:num_coords],
+            coords=self.values[:num_coords, :1],
+            size_index=self.value_index[num_coords:count],
+            sizes=self.values[num_coords:count],
+        )
 
     def stage_mask(self, constraints: Seq[Constraint]) -> None:
         """Write the SamplingMask rows of these constraints to the host staging."""

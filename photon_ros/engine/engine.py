@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import torch
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
+from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
+from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot, ForwardInputs
 from photon_ros.engine.device import Device
 from photon_ros.engine.forward import Forward
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
@@ -92,6 +93,11 @@ class Engine:
             shape, limit = source.crops.pixels.shape, self._slots[0].crops_host.shape[1:]
             if shape[0] > limit[0] or shape[1:] != tuple(limit[1:]):
                 raise CapacityError(f"crops of shape {shape}; the slot takes up to {tuple(limit)}")
+        if len(sequence.prompt_values) > MAX_PROMPT_VALUES:
+            raise CapacityError(
+                f"the prompt gives {len(sequence.prompt_values)} coordinates and sizes; "
+                f"at most {MAX_PROMPT_VALUES} fit"
+            )
         sequence.clock.submitted_s = time.monotonic()
         self.scheduler.add(sequence)
 
@@ -142,7 +148,7 @@ class Engine:
         for sequence in plan.sequences:
             sequence.num_launched += 1
             if plan.kind == "prefill":
-                sequence.clock.launched_s = now_s
+                sequence.clock.launched_s = sequence.clock.launched_s or now_s
             else:
                 sequence.clock.num_decode_steps += 1
                 sequence.clock.num_decode_rows += len(plan.sequences)
@@ -243,16 +249,24 @@ class Engine:
             self.stats.num_zombie_rows += 1
             self._release_if_unnamed(sequence)
             return
-        if sequence.num_committed == 0:
+        if sequence.is_between_phases:
+            self.stats.num_zombie_rows += 1
+            self._resume_if_unnamed(sequence)
+            return
+        if not sequence.clock.first_token_s:
             sequence.clock.first_token_s = now_s
         sequence.num_committed += 1
         self.stats.num_tokens += 1
         try:
             has_ended = sequence.state.advance(token)
+            next_ids = sequence.state.next_phase() if has_ended else None
         except Exception as error:
             self._finalize(sequence, Outcome(error=_fault("its grammar failed", error)))
             return
-        if has_ended:
+        if next_ids is not None:
+            sequence.enter_phase(next_ids)
+            self._resume_if_unnamed(sequence)
+        elif has_ended:
             self._finalize(sequence, Outcome())
         elif sequence.num_committed >= sequence.max_new_tokens:
             self._finalize(sequence, Outcome(by_length=sequence.length_reason))
@@ -269,6 +283,15 @@ class Engine:
             sequence.on_done(sequence, outcome)
         except Exception:
             logger.exception("the callback of a finished request failed")
+
+    def _resume_if_unnamed(self, sequence: Sequence) -> None:
+        """Queue the next phase once no step in flight can write behind it."""
+        if sequence.inflight_refs:
+            return
+        try:
+            self.scheduler.resume(sequence)
+        except CapacityError:
+            self._finalize(sequence, Outcome(by_length=EndReason.MAX_CONTEXT))
 
     def _release_if_unnamed(self, sequence: Sequence) -> None:
         if sequence.inflight_refs == 0 and sequence.status is not SequenceStatus.RELEASED:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from photon_ros.engine.attention import PrefixAttend, RowGroup, RowsAttend
-from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
+from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs, PromptValues
 from photon_ros.engine.device import Device
 from photon_ros.engine.interfaces import Model
 from photon_ros.engine.kv_cache import KVCache
@@ -44,14 +44,15 @@ class Forward:
             self._submit_prefixes(plan, slot)
         groups = row_groups(plan.sequences, self._cache.page_size)
         is_decode = plan.kind == "decode"
-        rows = len(plan.sequences)
+        rows, num_tokens = inputs.token_ids.shape
+        values = None if is_decode else slot.stage_values(plan.sequences, num_tokens)
 
         def forward() -> None:
             slot.inputs[:num_inputs].copy_(slot.inputs_host[:num_inputs], non_blocking=True)
             if is_decode:
                 embeds = self._relay.index_select(0, inputs.lanes)[:, None]
             else:
-                embeds = self._model.embed_tokens(inputs.token_ids)
+                embeds = self._prompt_embeds(inputs.token_ids, values)
             attend = self._rows_attend(inputs, groups)
             hidden = self._model.decode(embeds, inputs.positions, attend)
             if not is_decode:
@@ -77,6 +78,20 @@ class Forward:
             self._model.decode(embeds, positions, PrefixAttend(self._cache, starts))
 
         self._device.compute.submit(encode, "encode")
+
+    def _prompt_embeds(self, token_ids: Tensor, values: PromptValues | None) -> Tensor:
+        """Return (rows, T, D): tokens, and values where the prompts give them."""
+        embeds = self._model.embed_tokens(token_ids)
+        if values is None:
+            return embeds
+        for device, host in values.copies:
+            device.copy_(host, non_blocking=True)
+        flat = embeds.flatten(0, 1)
+        if len(values.coords):
+            flat.index_copy_(0, values.coord_index, self._model.embed_coord_values(values.coords))
+        if len(values.sizes):
+            flat.index_copy_(0, values.size_index, self._model.embed_size_values(values.sizes))
+        return embeds
 
     def _rows_attend(self, inputs: ForwardInputs, groups: list[RowGroup]) -> RowsAttend:
         return RowsAttend(

@@ -101,6 +101,14 @@ class Model(Protocol):
         """Return (R, D): embeddings of the values of int64 (width, height) bins."""
         ...
 
+    def embed_coord_values(self, values_N1: Tensor) -> Tensor:
+        """Return (N, D): embeddings of float32 coordinates in [0, 1]."""
+        ...
+
+    def embed_size_values(self, values_N2: Tensor) -> Tensor:
+        """Return (N, D): embeddings of float32 (width, height) in (0, 1]."""
+        ...
+
     def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
         """Return the residual stream (B, T, D) after the last block, before the last norm."""
         ...
@@ -132,11 +140,14 @@ class Constraint:
         forbidden: ids that may not come; only meaningful when ``allowed`` is None.
         spatial: True when a sampled coord or size id stands for a value decoded from the
             hidden state and is fed back as such; False treats those ids as text.
+        fold_to: any id but the end token counts as this one. The boundary rule of checkpoints
+            whose vocabulary has no coordinate token; only meaningful when ``allowed`` is None.
     """
 
     allowed: tuple[int, ...] | None = None
     forbidden: tuple[int, ...] = ()
     spatial: bool = False
+    fold_to: int | None = None
 
     @property
     def forced_id(self) -> int | None:
@@ -146,7 +157,9 @@ class Constraint:
 
     def permits(self, token_id: int) -> bool:
         """True when ``token_id`` may come."""
-        return token_id not in self.forbidden if self.allowed is None else token_id in self.allowed
+        if self.allowed is not None:
+            return token_id in self.allowed
+        return token_id == self.fold_to or token_id not in self.forbidden
 
 
 class SampledToken(NamedTuple):
@@ -175,7 +188,7 @@ class SkillState(Protocol):
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens after which the sequence ends by length, at least 1."""
+        """Tokens after which the current phase ends by length, at least 1."""
         ...
 
     @property
@@ -192,6 +205,19 @@ class SkillState(Protocol):
         """
         ...
 
+    @property
+    def later_positions(self) -> int:
+        """Positions that later phases may need; 0 when the answer has one phase."""
+        ...
+
     def advance(self, token: SampledToken) -> bool:
-        """Take one committed token; return True when it ends the answer."""
+        """Take one committed token; return True when it ends the phase."""
+        ...
+
+    def next_phase(self) -> tuple[int, ...] | None:
+        """Return the ids that start the next phase, or None when the answer is over.
+
+        Asked once after ``advance`` returned True. The token that ended the phase is never
+        fed: the ids take its position.
+        """
         ...

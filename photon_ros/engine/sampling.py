@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from photon_ros.engine.decode_slot import (
+    CONTROL_FOLD,
     CONTROL_FORCED,
     CONTROL_POSITION,
     CONTROL_SEED,
@@ -43,6 +44,7 @@ class SamplingPlan:
         may_coord, may_size: some row may sample a spatial coordinate, or a spatial size.
         any_text: some row may sample an id that is embedded as text.
         any_random: some row has a temperature above 0.
+        any_folded: some row only asks whether its answer goes on.
     """
 
     num_rows: int
@@ -53,6 +55,7 @@ class SamplingPlan:
     may_size: bool
     any_text: bool
     any_random: bool
+    any_folded: bool
 
 
 def plan_sampling(
@@ -76,6 +79,7 @@ def plan_sampling(
         may_size=any(c.spatial and c.permits(spec.size_id) for c in distinct),
         any_text=not uses_pair,
         any_random=any_random,
+        any_folded=any(c.fold_to is not None for c in distinct),
     )
 
 
@@ -95,6 +99,8 @@ def stage_sampling(
     controls = slot.controls_host.numpy()[:rows]
     controls[:, CONTROL_FORCED] = [-1 if c.forced_id is None else c.forced_id for c in constraints]
     controls[:, CONTROL_SPATIAL] = [c.spatial for c in constraints]
+    if plan.any_folded:
+        controls[:, CONTROL_FOLD] = [-1 if c.fold_to is None else c.fold_to for c in constraints]
     if plan.any_random:
         controls[:, CONTROL_SEED] = [s.sampling.seed & (2**63 - 1) for s in sequences]
         controls[:, CONTROL_POSITION] = positions
@@ -198,7 +204,13 @@ def _choose_of_vocabulary(
         kept = keep_top_p(scaled, top_p)
         drawn = (kept + gumbel_noise(seeds, positions, logits.shape[1])).argmax(-1)
         ids = torch.where(temperature[:, 0] > 0, drawn, ids)
-    probs = torch.softmax(logits, -1).gather(1, ids[:, None])[:, 0]
+    distribution = torch.softmax(logits, -1)
+    probs = distribution.gather(1, ids[:, None])[:, 0]
+    if plan.any_folded:
+        fold = slot.controls[:rows, CONTROL_FOLD]
+        is_folded = (fold >= 0) & (ids != model.spec.eos_id)
+        ids = torch.where(is_folded, fold, ids)
+        probs = torch.where(is_folded, 1 - distribution[:, model.spec.eos_id], probs)
     return ids, probs
 
 

@@ -53,7 +53,9 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._waiting: list[tuple[float, int, Sequence]] = []
         self.running: list[Sequence] = []  # in row order: one prefix's rows are neighbours
+        self._resuming: list[Sequence] = []  # running ones whose next phase is to be prefilled
         self._last_kind: StepKind = "decode"
+        self.is_paused = False  # nothing is launched; what is in flight can still be committed
 
     @property
     def num_waiting(self) -> int:
@@ -72,20 +74,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; raises CapacityError when it can never be admitted."""
-        start = self._prefix_len if sequence.source is not None else 0
-        prompt_end = start + len(sequence.prompt_ids)
-        if prompt_end > self._max_context:
-            raise CapacityError(
-                f"the prompt needs {prompt_end} positions; the model's context holds "
-                f"{self._max_context}"
-            )
-        # Token n is sampled after n - 1 decode steps, the last at position prompt_end + n - 2.
-        context_cap = self._max_context - prompt_end + 1
-        sequence.max_new_tokens = sequence.state.max_new_tokens
-        sequence.length_reason = sequence.state.length_reason
-        if context_cap < sequence.max_new_tokens:
-            sequence.max_new_tokens = context_cap
-            sequence.length_reason = EndReason.MAX_CONTEXT
+        self._cap_length(sequence)
         needed = self._pages_needed(sequence)
         if needed > self._pool.num_private_pages:
             raise CapacityError(
@@ -97,12 +86,23 @@ class Scheduler:
             self._waiting, (deadline_s, next(self._arrivals), sequence), key=lambda item: item[:2]
         )
 
+    def resume(self, sequence: Sequence) -> None:
+        """Queue the prefill of a running sequence's next phase; nothing may name it any more.
+
+        Raises CapacityError when the phase's first ids do not fit the context.
+        """
+        self._cap_length(sequence)
+        sequence.is_between_phases = False
+        self._resuming.append(sequence)
+
     def withdraw(self, sequence: Sequence) -> None:
         """Take a sequence out of the queue or of the running set; it keeps what it owns."""
         if sequence.status is SequenceStatus.WAITING:
             self._waiting = [item for item in self._waiting if item[2] is not sequence]
         elif sequence in self.running:
             self.running.remove(sequence)
+            if sequence in self._resuming:
+                self._resuming.remove(sequence)
 
     def expired(self, now_s: float) -> list[Sequence]:
         """Return waiting and running sequences whose deadline has passed."""
@@ -112,8 +112,10 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """Return the next step to launch, admitting its sequences; None when there is none."""
+        if self.is_paused:
+            return None
         decode = self._decode_rows()
-        if self._waiting and (self._last_kind == "decode" or not decode):
+        if (self._waiting or self._resuming) and (self._last_kind == "decode" or not decode):
             plan = self._plan_prefill()
             if plan is not None:
                 self._last_kind = "prefill"
@@ -144,7 +146,7 @@ class Scheduler:
         ]
 
     def _plan_prefill(self) -> StepPlan | None:
-        admitted: list[Sequence] = []
+        rows, self._resuming = self._resuming, []
         new_prefixes: list[tuple[Prefix, PrefixSource]] = []
         while self._waiting:
             sequence = self._waiting[0][2]
@@ -156,13 +158,13 @@ class Scheduler:
                 break
             del self._waiting[0]
             self._admit(sequence)
-            admitted.append(sequence)
+            rows.append(sequence)
             if is_new and source is not None and sequence.prefix is not None:
                 new_prefixes.append((sequence.prefix, source))
-        if not admitted:
+        if not rows:
             return None
-        admitted.sort(key=_row_order)
-        return StepPlan("prefill", admitted, new_prefixes)
+        rows.sort(key=_row_order)
+        return StepPlan("prefill", rows, new_prefixes)
 
     def _fits(self, sequence: Sequence) -> bool:
         return (
@@ -182,7 +184,28 @@ class Scheduler:
     def _pages_needed(self, sequence: Sequence) -> int:
         # The last sampled token is never fed, so it needs no position.
         positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
-        return -(-positions // self._config.page_size)
+        positions += sequence.state.later_positions
+        room = self._max_context - self._start_of(sequence)
+        return -(-min(positions, room) // self._config.page_size)
+
+    def _start_of(self, sequence: Sequence) -> int:
+        return self._prefix_len if sequence.source is not None else 0
+
+    def _cap_length(self, sequence: Sequence) -> None:
+        """Set how many tokens the current phase may have, and what stops it there."""
+        prompt_end = self._start_of(sequence) + sequence.prompt_start + len(sequence.prompt_ids)
+        if prompt_end > self._max_context:
+            raise CapacityError(
+                f"the prompt needs {prompt_end} positions; the model's context holds "
+                f"{self._max_context}"
+            )
+        # Token n is sampled after n - 1 decode steps, the last at position prompt_end + n - 2.
+        context_cap = self._max_context - prompt_end + 1
+        sequence.max_new_tokens = sequence.state.max_new_tokens
+        sequence.length_reason = sequence.state.length_reason
+        if context_cap < sequence.max_new_tokens:
+            sequence.max_new_tokens = context_cap
+            sequence.length_reason = EndReason.MAX_CONTEXT
 
 
 def _row_order(sequence: Sequence) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 Two clocks count tokens. ``num_launched`` moves when a step that samples the next token is
 launched, ``num_committed`` when that token has reached the host. Their difference is the
-number of steps in flight for a live sequence, at most two.
+number of steps in flight for a live sequence, at most two. Both start over with each phase.
 """
 
 from __future__ import annotations
@@ -72,7 +72,12 @@ class Sequence:
     """One request in the engine; only the engine's thread changes it after submission.
 
     Attributes:
-        prompt_ids: ids after the prefix, or the whole prompt with BOS when there is none.
+        prompt_ids: ids after the prefix, or the whole prompt with BOS when there is none; in a
+            later phase the ids that start it.
+        prompt_values: (index into prompt_ids, value) of coord ids (x,) and size ids (w, h) that
+            stand for values given by the caller.
+        prompt_start: private position of the first of ``prompt_ids``.
+        is_between_phases: its phase has ended; it is prefilled again once nothing names it.
         state: the grammar; told every committed token.
         source: the frame asked about; None for text only.
         on_done: called once, on the engine's thread, when the sequence is finalized.
@@ -85,11 +90,14 @@ class Sequence:
     state: SkillState
     on_done: Callable[[Sequence, Outcome], None]
     source: PrefixSource | None = None
+    prompt_values: tuple[tuple[int, tuple[float, ...]], ...] = ()
     sampling: SamplingParams = field(default_factory=SamplingParams)
     deadline_s: float | None = None
     status: SequenceStatus = SequenceStatus.WAITING
     finalized: bool = False
+    is_between_phases: bool = False
     inflight_refs: int = 0
+    prompt_start: int = 0
     num_launched: int = 0
     num_committed: int = 0
     max_new_tokens: int = 0
@@ -120,4 +128,12 @@ class Sequence:
 
     def private_position(self) -> int:
         """Return the private position of the token the next decode step feeds."""
-        return len(self.prompt_ids) + self.num_launched - 1
+        return self.prompt_start + len(self.prompt_ids) + self.num_launched - 1
+
+    def enter_phase(self, prompt_ids: tuple[int, ...]) -> None:
+        """Start over after the last fed token; what ran ahead of it will be overwritten."""
+        self.prompt_start += len(self.prompt_ids) + self.num_committed - 1
+        self.prompt_ids = prompt_ids
+        self.prompt_values = ()
+        self.num_launched = self.num_committed = 0
+        self.is_between_phases = True

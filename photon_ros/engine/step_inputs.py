@@ -27,7 +27,7 @@ def stage_fields(plan: StepPlan, page_size: int, prefix_len: int) -> list[Int64]
         token_ids = np.zeros((len(sequences), 1), dtype=np.int64)  # the relay is read instead
     else:
         lengths = np.array([len(s.prompt_ids) for s in sequences], dtype=np.int64)
-        starts = np.zeros(len(sequences), dtype=np.int64)
+        starts = np.array([s.prompt_start for s in sequences], dtype=np.int64)
         token_ids = np.zeros((len(sequences), int(lengths.max())), dtype=np.int64)
         for row, sequence in enumerate(sequences):
             token_ids[row, : lengths[row]] = sequence.prompt_ids
@@ -69,7 +69,4 @@ def row_groups(sequences: list[Sequence], page_size: int) -> list[RowGroup]:
 
 def sampled_positions(plan: StepPlan, prefix_len: int) -> list[int]:
     """Return the absolute position of the token each row of a launched step samples."""
-    return [
-        (0 if s.prefix is None else prefix_len) + len(s.prompt_ids) + s.num_launched - 1
-        for s in plan.sequences
-    ]
+    return [(0 if s.prefix is None else prefix_len) + s.private_position() for s in plan.sequences]

@@ -51,6 +51,15 @@ class SpatialState:
         """Tokens of ``max_objects`` objects: after the last one no end token is needed."""
         return len(self._cycle) * self.max_objects
 
+    @property
+    def later_positions(self) -> int:
+        """None: one phase is the whole answer."""
+        return 0
+
+    def next_phase(self) -> None:
+        """Return None: one phase is the whole answer."""
+        return None
+
     def constraint_ahead(self, num_ahead: int) -> Constraint:
         """Return the constraint of a later token; it depends on its place in the cycle only."""
         return self._cycle[(len(self._pending) + num_ahead) % len(self._cycle)]

@@ -54,6 +54,7 @@ class Harness:
         frame: int | None = 7,
         deadline_s: float | None = None,
         on_done: Callable[[Sequence, Outcome], None] | None = None,
+        values: tuple[tuple[int, tuple[float, ...]], ...] = (),
     ) -> Sequence:
         source = None if frame is None else PrefixSource(("frame", frame), crops_of(frame))
 
@@ -67,7 +68,9 @@ class Harness:
             if on_done is not None:
                 on_done(sequence, outcome)
 
-        sequence = Sequence(prompt, state, deliver, source=source, deadline_s=deadline_s)
+        sequence = Sequence(
+            prompt, state, deliver, source=source, deadline_s=deadline_s, prompt_values=values
+        )
         self.engine.submit(sequence)
         self.sequences.append(sequence)
         return sequence
@@ -100,7 +103,8 @@ class Harness:
             assert sequence.inflight_refs == named.get(sequence, 0)
             assert 0 <= sequence.inflight_refs <= self.config.max_inflight_steps
             if not sequence.finalized:
-                assert sequence.num_inflight == sequence.inflight_refs
+                named_now = 0 if sequence.is_between_phases else sequence.inflight_refs
+                assert sequence.num_inflight == named_now
             is_over = sequence.finalized and sequence.inflight_refs == 0
             assert (sequence.status is SequenceStatus.RELEASED) == is_over
             assert sequence.finalized == (sequence in self.outcomes)

@@ -45,7 +45,7 @@ SPEC = ModelSpec(
     max_crops=1,
     dtype=torch.float32,
 )
-_TOKEN, _COORD, _SIZE, _FRAME = 1, 2, 3, 4
+_TOKEN, _COORD, _SIZE, _FRAME, _VALUE = 1, 2, 3, 4, 5
 _DIMS = torch.arange(WIDTH)
 
 
@@ -100,6 +100,14 @@ class HashModel:
     def embed_sizes(self, bins_R2: Tensor) -> Tensor:
         return _features(_SIZE, bins_R2[:, 0] * 64 + bins_R2[:, 1])
 
+    def embed_coord_values(self, values_N1: Tensor) -> Tensor:
+        return _features(_VALUE, (values_N1[:, 0] * 1000).long())
+
+    def embed_size_values(self, values_N2: Tensor) -> Tensor:
+        return _features(
+            _VALUE, (values_N2[:, 0] * 1000).long() * 77 + (values_N2[:, 1] * 1000).long()
+        )
+
     def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
         self._maybe_fail("decode")
         values = _at_position(x_BTD, positions_BT)[:, :, None]
@@ -133,25 +141,45 @@ def expected_tokens(
     frame_number: int | None,
     state: SkillState,
     max_context: int = SPEC.max_context,
+    values: Seq[tuple[int, tuple[float, ...]]] = (),
 ) -> list[SampledToken]:
     """Return the tokens of one greedy request, computed alone and without any cache."""
-    rows = [_features(_TOKEN, torch.tensor(list(prompt_ids)))]
+    rows = [_prompt_rows(prompt_ids, values)]
     if frame_number is not None:
         rows.insert(0, _features(_FRAME, torch.arange(PREFIX_LEN) * 256 + frame_number))
-    x = torch.cat(rows)
-    total = _at_position(x, torch.arange(len(x))).sum(0)
-    length, tokens = len(x), []
+    total, length = _add(torch.zeros(WIDTH), 0, torch.cat(rows))
+    tokens: list[SampledToken] = []
     while True:
-        constraint = state.constraint_ahead(0)
-        assert constraint is not None
-        token, next_x = _choose(total[None], constraint)
-        tokens.append(token)
-        if state.advance(token):
+        phase_tokens = 0
+        while True:
+            constraint = state.constraint_ahead(0)
+            assert constraint is not None
+            token, next_x = _choose(total[None], constraint)
+            tokens.append(token)
+            phase_tokens += 1
+            if state.advance(token):
+                break
+            if phase_tokens >= state.max_new_tokens or length >= max_context:
+                return tokens
+            total, length = _add(total, length, next_x)
+        next_ids = state.next_phase()
+        if next_ids is None:
             return tokens
-        if len(tokens) >= state.max_new_tokens or length >= max_context:
-            return tokens
-        total = total + _at_position(next_x, torch.tensor([length]))[0]
-        length += 1
+        total, length = _add(total, length, _prompt_rows(next_ids, ()))
+
+
+def _prompt_rows(ids: Seq[int], values: Seq[tuple[int, tuple[float, ...]]]) -> Tensor:
+    rows = _features(_TOKEN, torch.tensor(list(ids)))
+    for index, value in values:
+        model = HashModel()
+        embed = model.embed_coord_values if len(value) == 1 else model.embed_size_values
+        rows[index] = embed(torch.tensor([value]))[0]
+    return rows
+
+
+def _add(total: Tensor, length: int, x: Tensor) -> tuple[Tensor, int]:
+    positions = torch.arange(length, length + len(x))
+    return total + _at_position(x, positions).sum(0), length + len(x)
 
 
 def _choose(hidden_1D: Tensor, constraint: Constraint) -> tuple[SampledToken, Tensor]:
@@ -162,6 +190,8 @@ def _choose(hidden_1D: Tensor, constraint: Constraint) -> tuple[SampledToken, Te
     else:
         ids = list(constraint.allowed)
     best = max(ids, key=lambda i: (scores[i], -i))
+    if constraint.fold_to is not None and best != SPEC.eos_id:
+        best = constraint.fold_to
     if constraint.spatial and best == SPEC.coord_id:
         coord = int(model.coord_logits(hidden_1D)[0].argmax())
         return SampledToken(best, coord_bin=coord), model.embed_coords(torch.tensor([coord]))

@@ -32,13 +32,6 @@ from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 Report = Callable[[str], None]
 NUM_GARBAGE = 20_000
-HOST_BUFFERS = [
-    "inputs_host", "controls_host", "sampling_host", "crops_host", "landed_host",
-    "landed_probs_host",
-]  # fmt: skip
-DEVICE_BUFFERS = [
-    "inputs", "controls", "sampling", "mask", "crops", "hidden", "landed", "landed_probs",
-]  # fmt: skip
 
 
 class Garbage:
@@ -122,7 +115,7 @@ class PoisoningPipeline(Pipeline):
 
     def launch(self, slot: int) -> None:
         super().launch(slot)
-        buffers = [getattr(self.slots[slot], name) for name in DEVICE_BUFFERS]
+        buffers = _buffers(self.slots[slot], on_host=False)
         self.device.compute.submit(lambda: self._ruin(buffers), "poison")
 
     def commit(self, slot: int) -> None:
@@ -134,14 +127,24 @@ class PoisoningPipeline(Pipeline):
         self._ruin_host(self.slots[slot])
 
     def _ruin_host(self, slot: DecodeSlot) -> None:
-        self._ruin([getattr(slot, name) for name in HOST_BUFFERS])
-        if self.garbage.coin():  # else the slot's memory of its mask rows is put to the test
+        buffers = _buffers(slot, on_host=True)
+        if self.garbage.coin():  # the slot's memory of its mask rows is put to the test
+            buffers = [buffer for buffer in buffers if buffer is not slot.mask_host]
+        else:
             slot._masked_by = [None] * len(slot._masked_by)
-            self._ruin([slot.mask_host])
+        self._ruin(buffers)
 
     def _ruin(self, buffers: list[Tensor]) -> None:
         for buffer in buffers:
             self.garbage.fill(buffer)
+
+
+def _buffers(slot: DecodeSlot, *, on_host: bool) -> list[Tensor]:
+    return [
+        value
+        for name, value in vars(slot).items()
+        if isinstance(value, Tensor) and name.endswith("_host") == on_host
+    ]
 
 
 class PoisoningPool(PagePool):
@@ -247,10 +250,11 @@ class CacheWatch:
             return {first * page + i for first in firsts for i in range(self._prefix_len)}
         allowed = {RESERVED_PAGE * page + i for i in range(page)}
         for sequence in plan.sequences:
+            prompt_end = sequence.prompt_start + len(sequence.prompt_ids)
             if name == "prefill":
-                places = range(len(sequence.prompt_ids))
+                places = range(sequence.prompt_start, prompt_end)
             else:
-                place = len(sequence.prompt_ids) + sequence.num_launched - 1
+                place = prompt_end + sequence.num_launched - 1
                 places = range(place, place + 1)
             allowed |= {sequence.pages[p // page] * page + p % page for p in places}
         return allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from grammars import CycleGrammar, ParityGrammar, TextGrammar
+from grammars import CycleGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
 from harness import SMALL, Harness, key_of
 from hash_model import HashModel, expected_tokens
 from hypothesis import settings
@@ -216,7 +216,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.harness is not None)
     @rule(
-        kind=st.sampled_from(["cycle", "text", "parity"]),
+        kind=st.sampled_from(["cycle", "text", "parity", "phases"]),
         size=st.integers(1, 8),
         frame=st.one_of(st.none(), st.integers(0, 4)),
     )
@@ -225,6 +225,7 @@ class EngineMachine(RuleBasedStateMachine):
             "cycle": lambda: CycleGrammar(size % 2 == 0, size),
             "text": lambda: TextGrammar(size + 3),
             "parity": lambda: ParityGrammar(size + 1),
+            "phases": lambda: TwoPhaseGrammar(size, size),
         }[kind]
         self.number += 1
         prompt = (self.number % 23 + 1, size)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from grammars import CycleGrammar, ParityGrammar, TextGrammar
+from grammars import CycleGrammar, FoldGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
 from harness import SMALL, Harness, key_of
 from hash_model import expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from photon_ros.core.errors import CapacityError
+from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
 
 GRAMMARS = {
@@ -18,6 +20,8 @@ GRAMMARS = {
     "point": lambda n: CycleGrammar(False, 1 + n % 7),
     "text": lambda n: TextGrammar(2 + n, forbidden=(3,) if n % 2 else ()),
     "parity": lambda n: ParityGrammar(2 + n),
+    "two phases": lambda n: TwoPhaseGrammar(n, 1 + n % 4),
+    "fold": lambda n: FoldGrammar(n % 2 == 0, 1 + n % 5),
 }
 MODES = [(True, False), (True, True), (False, False), (False, True)]
 
@@ -149,3 +153,63 @@ def test_a_length_stop_leaves_no_zombie_and_an_end_token_leaves_at_most_one() ->
         harness.run()
         num_ended_by_eos = sum(outcome.by_length is None for outcome in harness.outcomes.values())
         assert harness.engine.stats.num_zombie_rows <= num_ended_by_eos
+
+
+@pytest.mark.parametrize(("pipelined", "hold"), MODES)
+def test_values_given_in_prompts_are_embedded_at_their_places(pipelined: bool, hold: bool) -> None:
+    harness = Harness(config=config(pipelined, hold))
+    asked = [
+        ((1, 5, 5, 2), ((1, (0.25,)), (2, (0.5,)))),
+        ((1, 2), ()),
+        ((6, 5, 5, 5, 7, 8), ((0, (0.1, 0.9)), (1, (0.3,)), (2, (0.4,)), (3, (0.7,)))),
+    ]
+    states = [TextGrammar(6) for _ in asked]
+    for state, (prompt, values) in zip(states, asked, strict=True):
+        harness.submit(state, prompt=prompt, values=values)
+    harness.run()
+    for state, (prompt, values) in zip(states, asked, strict=True):
+        expected = expected_tokens(prompt, 7, TextGrammar(6), values=values)
+        assert key_of(state.tokens) == key_of(expected)
+
+
+def test_more_values_than_a_slot_stages_are_refused_with_the_figures() -> None:
+    harness = Harness()
+    values = tuple((i, (0.5,)) for i in range(65))
+    with pytest.raises(CapacityError, match=r"gives 65 coordinates and sizes; at most 64"):
+        harness.submit(TextGrammar(2), prompt=(5,) * 65, values=values)
+
+
+def test_the_next_phase_starts_where_the_last_fed_token_ended() -> None:
+    harness = Harness(eagerness=0.0)
+    state = TwoPhaseGrammar(think=4, answer=2)
+    sequence = harness.submit(state, prompt=(1, 2))
+    harness.run()
+    assert sequence.prompt_start == 2 + len(state.thoughts)
+    assert sequence.prompt_ids == state.suffix
+
+
+def test_an_answer_whose_next_phase_has_no_room_ends_by_context() -> None:
+    harness = Harness(config=config(num_private_pages=60))
+    state = TwoPhaseGrammar(think=36, answer=4, suffix=(9,) * 8, forbidden=(0, 3))
+    sequence = harness.submit(state, prompt=(4,) * 150, frame=0)
+    harness.run()
+    assert harness.outcomes[sequence].error is None
+    assert harness.outcomes[sequence].by_length is EndReason.MAX_CONTEXT
+    assert len(state.thoughts) == 36
+
+
+def test_paused_launches_nothing_and_commits_what_is_in_flight() -> None:
+    harness = Harness()
+    state = TextGrammar(8)
+    harness.submit(state)
+    for _ in range(3):
+        harness.tick()
+    harness.engine.scheduler.is_paused = True
+    launched = harness.engine.stats.num_decode_steps
+    for _ in range(4):
+        harness.tick()
+    assert harness.engine.pipeline.num_inflight == 0
+    assert harness.engine.stats.num_decode_steps == launched
+    harness.engine.scheduler.is_paused = False
+    harness.run()
+    assert key_of(state.tokens) == key_of(expected_tokens((1, 2, 3), 7, TextGrammar(8)))

@@ -138,6 +138,14 @@ class MoondreamModel(nn.Module):
         """Return (R, D): embeddings of the values of int64 (width, height) bins."""
         return self.region.embed_sizes(self.size_values[bins_R2])
 
+    def embed_coord_values(self, values_N1: Tensor) -> Tensor:
+        """Return (N, D): embeddings of float32 coordinates in [0, 1]."""
+        return self.region.embed_coords(values_N1.to(self.dtype))
+
+    def embed_size_values(self, values_N2: Tensor) -> Tensor:
+        """Return (N, D): embeddings of float32 (width, height) in (0, 1]."""
+        return self.region.embed_sizes(values_N2.to(self.dtype))
+
     def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
         """Return the residual stream (B, T, D) after the last block, before the last norm."""
         return self.text.decode(x_BTD, positions_BT, attend)
