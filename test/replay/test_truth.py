@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from painted import HEIGHT_PX, WIDTH_PX, scene, truth_document
+
+from photon_ros.core.errors import BagError
+from photon_ros.replay.truth import Truth, frames_with_truth, label_key, read_truth
+
+TOPIC = "/camera/image_raw"
+STAMPS = [1_000_000_000 + 100_000_000 * k for k in range(6)]
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    return truth_document(scene(6), [0, 2, 5])
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[[Any], Truth]:
+    def write_and_read(document: Any) -> Truth:
+        path = tmp_path / "truth.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return read_truth(path)
+
+    return write_and_read
+
+
+Read = Callable[[Any], Truth]
+
+
+def test_boxes_are_normalised_to_the_image(read: Read, document: dict[str, Any]) -> None:
+    truth = read(document)
+    image = truth.for_topic(TOPIC)[STAMPS[2]]
+    assert (image.width_px, image.height_px) == (WIDTH_PX, HEIGHT_PX)
+    red, green = image.boxes
+    assert (red.label, green.label) == ("red", "green")
+    assert red.box == pytest.approx((18 / 160, 20 / 120, 48 / 160, 60 / 120))
+    assert not red.is_crowd
+
+
+def test_a_topic_also_names_its_compressed_twin(read: Read, document: dict[str, Any]) -> None:
+    truth = read(document)
+    assert truth.for_topic(f"{TOPIC}/compressed") == truth.for_topic(TOPIC)
+    with pytest.raises(BagError, match="no images of topic /other; it has: /camera/image_raw"):
+        truth.for_topic("/other")
+
+
+def test_truth_of_the_compressed_topic_itself_is_found(read: Read) -> None:
+    truth = read(truth_document(scene(2), [0], topic=f"{TOPIC}/compressed"))
+    assert list(truth.for_topic(f"{TOPIC}/compressed")) == [STAMPS[0]]
+    with pytest.raises(BagError, match="no images of topic"):
+        truth.for_topic(TOPIC)
+
+
+def test_frames_are_found_by_their_stamp_wherever_they_are(
+    read: Read, document: dict[str, Any]
+) -> None:
+    shuffled = [STAMPS[k] for k in (5, 3, 0, 1, 2, 4)]
+    found = frames_with_truth(read(document), f"{TOPIC}/compressed", shuffled)
+    assert {index: image.stamp_ns for index, image in found.items()} == {
+        0: STAMPS[5],
+        2: STAMPS[0],
+        4: STAMPS[2],
+    }
+
+
+def test_unknown_stamps_are_named_but_not_all_of_them(read: Read) -> None:
+    truth = read(truth_document(scene(30), range(30)))
+    with pytest.raises(BagError) as caught:
+        frames_with_truth(truth, TOPIC, STAMPS[:3])
+    message = str(caught.value)
+    assert "27 of 30 stamps are not on /camera/image_raw: 1300000000, 1400000000" in message
+    assert "and 22 more" in message
+    assert f"the bag has {STAMPS[0]} to {STAMPS[2]}" in message
+
+
+def test_two_frames_with_a_labelled_stamp_cannot_be_told_apart(
+    read: Read, document: dict[str, Any]
+) -> None:
+    with pytest.raises(BagError, match=f"two frames stamped {STAMPS[0]}"):
+        frames_with_truth(read(document), TOPIC, [*STAMPS, STAMPS[0]])
+    # Where nothing is labelled it does not matter.
+    assert len(frames_with_truth(read(document), TOPIC, [*STAMPS, STAMPS[1]])) == 3
+
+
+def test_a_prompt_that_is_not_labelled_is_refused(read: Read, document: dict[str, Any]) -> None:
+    truth = read(document)
+    truth.check_labels(["red", "  Green "])
+    with pytest.raises(BagError, match="does not label dog; it labels: blue, green, red"):
+        truth.check_labels(["red", "dog"])
+
+
+@given(st.text(), st.text())
+def test_labels_are_compared_without_case_and_spacing(a: str, b: str) -> None:
+    assert label_key(f" {a}\t{b} ") == label_key(f"{a} {b}")
+    assert label_key(label_key(a)) == label_key(a)
+
+
+def test_a_crowd_region_is_marked(read: Read, document: dict[str, Any]) -> None:
+    document["annotations"][0]["iscrowd"] = 1
+    assert read(document).for_topic(TOPIC)[STAMPS[0]].boxes[0].is_crowd
+
+
+def test_an_image_without_boxes_is_labelled_as_empty(read: Read, document: dict[str, Any]) -> None:
+    document["annotations"] = []
+    assert read(document).for_topic(TOPIC)[STAMPS[0]].boxes == ()
+
+
+def test_keys_of_other_tools_do_no_harm(read: Read, document: dict[str, Any]) -> None:
+    document["info"] = {"year": 2026}
+    document["annotations"][0]["segmentation"] = [[0, 0, 1, 1]]
+    document["images"][0]["file_name"] = "a.png"
+    assert len(read(document).for_topic(TOPIC)) == 3
+
+
+def damage(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    """Return a change: ``images.0.topic`` is set to the value, or removed for ``...``."""
+
+    def change(document: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        place: Any = document
+        for name in parents:
+            place = place[int(name) if name.isdigit() else name]
+        key = int(last) if last.isdigit() else last
+        if value is ...:
+            del place[key]
+        else:
+            place[key] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("images", ..., "images must be a list"),
+        ("images", {}, "images must be a list"),
+        ("images", [], "annotation names image 1"),
+        ("annotations", ..., "annotations must be a list"),
+        ("annotations", ["x"], "annotations must be a list of objects"),
+        ("categories", None, "categories must be a list"),
+        ("images.0.id", "one", "image needs an integer id"),
+        ("images.0.id", 2, "two images have id 2"),
+        ("images.0.topic", ..., "image needs a topic, got null"),
+        ("images.0.topic", " ", "image needs a topic"),
+        ("images.0.stamp_ns", 1.5, "integer stamp_ns, got 1.5"),
+        ("images.0.stamp_ns", True, "integer stamp_ns"),
+        ("images.0.stamp_ns", ..., "integer stamp_ns"),
+        ("images.1.stamp_ns", STAMPS[0], "two images are of topic"),
+        ("images.0.width", 0, "positive width"),
+        ("images.0.height", -3, "positive height"),
+        ("annotations.0.image_id", 77, "names image 77"),
+        ("annotations.0.category_id", 77, "names category 77"),
+        ("annotations.0.bbox", ..., "needs a bbox"),
+        ("annotations.0.bbox", [1, 2, 3], "needs a bbox"),
+        ("annotations.0.bbox", [1, 2, 0, 4], "positive width and height"),
+        ("annotations.0.bbox", [1, 2, "3", 4], "needs a bbox"),
+        ("annotations.0.bbox", [1, 2, True, 4], "needs a bbox"),
+        ("categories.0.name", 5, "category needs a name"),
+        ("categories.0.id", ..., "category needs an integer id"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_said(
+    read: Read, document: dict[str, Any], path: str, value: Any, reason: str
+) -> None:
+    damage(path, value)(document)
+    with pytest.raises(BagError, match=reason):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[]", "expected an object"),
+        ("null", "expected an object"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"images": [], "annotations": [], "categories": []}', "it has no images"),
+        ('{"images": [NaN], "annotations": [], "categories": []}', "images must be a list"),
+    ],
+)
+def test_text_that_is_no_truth_is_refused(read: Read, text: str, reason: str) -> None:
+    with pytest.raises(BagError, match=reason):
+        read(text)
+
+
+def test_not_a_number_is_no_size(read: Read, document: dict[str, Any]) -> None:
+    document["annotations"][0]["bbox"] = [0, 0, float("nan"), 1]
+    with pytest.raises(BagError, match="needs a bbox"):
+        read(document)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00binary"])
+def test_a_file_that_cannot_be_read_is_a_bag_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "truth.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BagError, match=str(path)):
+        read_truth(path)
+    with pytest.raises(BagError, match="cannot be read"):
+        read_truth(tmp_path)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    section=st.sampled_from(["images", "annotations", "categories"]),
+    key=st.sampled_from(["id", "topic", "stamp_ns", "width", "bbox", "image_id", "name"]),
+    value=json_values,
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_value_anywhere_is_taken_or_refused_in_words(
+    read: Read, section: str, key: str, value: Any
+) -> None:
+    document = truth_document(scene(3), [0, 1])
+    document[section][0][key] = value
+    try:
+        read(document)
+    except BagError:
+        return
+
+
+def test_the_public_labels_of_a_real_clip(shared: Path) -> None:
+    truth = read_truth(shared / "data/pets09/person_coco.json")
+    assert truth.labels == ("person",)
+    images = truth.for_topic("/camera/image_raw/compressed")
+    assert len(images) == 8
+    assert sum(len(image.boxes) for image in images.values()) == 38
