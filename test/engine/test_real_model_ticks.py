@@ -374,7 +374,7 @@ def tokens_of(pipelined: bool, hold: bool) -> list[list[tuple[int, int, tuple[in
     config = EngineConfig(4, 2, 4, 60, pipelined=pipelined, hold_constrained=hold)
     run = Run(spread_model(), CpuDevice(), config)
     states: list[Any] = []
-    for number in range(9):
+    for number in range(18):
         state = [detect, text, held][number % 3]()
         state.ends = True
         source = None if number % 4 == 3 else picture(number % 3, (1, 3, 5)[number % 3])
