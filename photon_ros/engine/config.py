@@ -21,6 +21,7 @@ class EngineConfig:
         pipelined: False is the same loop at depth one, the oracle and the baseline.
         hold_constrained: sample every constrained row only after the commit before it, as a
             grammar that cannot look ahead must. Slower; the tokens are the same.
+        stall_warning_s: seconds of waiting for one step after which the log names it.
     """
 
     max_rows: int = 16
@@ -30,6 +31,7 @@ class EngineConfig:
     max_prefixes_per_step: int = 2
     pipelined: bool = True
     hold_constrained: bool = False
+    stall_warning_s: float = 10.0
 
     def __post_init__(self) -> None:
         for name in (
@@ -42,6 +44,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value < 1:
                 raise InputError(f"{name} must be >= 1, got {value}")
+        if self.stall_warning_s <= 0:
+            raise InputError(f"stall_warning_s must be > 0, got {self.stall_warning_s}")
 
     @property
     def max_inflight_steps(self) -> int:

@@ -8,49 +8,27 @@ depth one. Only one thread may call an Engine; see worker.py for the one that do
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
-from dataclasses import dataclass, field
 
 import torch
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
-from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot, ForwardInputs
+from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot
 from photon_ros.engine.device import Device
+from photon_ros.engine.endings import Endings, fault
 from photon_ros.engine.forward import Forward
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
 from photon_ros.engine.kv_cache import KVCache
-from photon_ros.engine.metrics import EngineStats
+from photon_ros.engine.metrics import EngineStats, StepRecord
 from photon_ros.engine.page_pool import PagePool
 from photon_ros.engine.pipeline import Pipeline
 from photon_ros.engine.sampler import Sampler
 from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
+from photon_ros.engine.step import Step
 from photon_ros.engine.step_inputs import sampled_positions
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Step:
-    """One launched forward and its sampling; ``sequences`` is the row order of its buffers."""
-
-    plan: StepPlan
-    slot: DecodeSlot
-    inputs: ForwardInputs
-    constraints: list[Constraint | None] = field(default_factory=list)
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Rows in order."""
-        return self.plan.sequences
-
-    @property
-    def is_held(self) -> bool:
-        """True when a row's constraint depends on a token that is not committed yet."""
-        return any(constraint is None for constraint in self.constraints)
+from photon_ros.engine.watchdog import Watchdog
 
 
 class Engine:
@@ -76,8 +54,10 @@ class Engine:
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
         )
+        self._endings = Endings(self.scheduler)
         self._steps: dict[int, Step] = {}
         self.stats = EngineStats()
+        self.watchdog = Watchdog(config.stall_warning_s)
 
     @property
     def has_work(self) -> bool:
@@ -85,6 +65,11 @@ class Engine:
         return bool(
             self.pipeline.num_inflight or self.scheduler.num_waiting or self.scheduler.running
         )
+
+    @property
+    def can_launch_or_commit(self) -> bool:
+        """True when a tick can make progress: while paused nothing is launched."""
+        return self.pipeline.num_inflight > 0 or (self.has_work and not self.scheduler.is_paused)
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence; raises CapacityError when it can never run."""
@@ -104,7 +89,7 @@ class Engine:
     def cancel(self, sequence: Sequence, error: BaseException) -> None:
         """End a sequence in whatever state it is; does nothing when it has already ended."""
         if not sequence.finalized:
-            self._finalize(sequence, Outcome(error=error))
+            self._endings.finalize(sequence, Outcome(error=error))
 
     @torch.inference_mode()
     def tick(self) -> None:
@@ -136,8 +121,9 @@ class Engine:
         if not plan.sequences:
             return None
         slot = self._slots[slot_id]
+        record = StepRecord(plan.kind, slot_id, len(plan.sequences))
+        record.launch_s = time.monotonic()
         self.pipeline.launch(slot_id)
-        now_s = time.monotonic()
         for sequence in plan.sequences:
             sequence.inflight_refs += 1
         try:
@@ -148,13 +134,14 @@ class Engine:
         for sequence in plan.sequences:
             sequence.num_launched += 1
             if plan.kind == "prefill":
-                sequence.clock.launched_s = sequence.clock.launched_s or now_s
+                sequence.clock.launched_s = sequence.clock.launched_s or record.launch_s
             else:
                 sequence.clock.num_decode_steps += 1
                 sequence.clock.num_decode_rows += len(plan.sequences)
         for prefix, _ in plan.new_prefixes:
             prefix.is_launched = True
-        step = Step(plan, slot, inputs, constraints)
+        record.launched_s = time.monotonic()
+        step = Step(plan, slot, inputs, constraints, record)
         self._steps[slot_id] = step
         self._count_launch(step)
         return step
@@ -167,7 +154,7 @@ class Engine:
                 constraint = sequence.state.constraint_ahead(sequence.num_inflight)
             except Exception as error:
                 plan.sequences.remove(sequence)
-                self._finalize(sequence, Outcome(error=_fault("its grammar failed", error)))
+                self._endings.finalize(sequence, Outcome(error=fault("its grammar failed", error)))
                 continue
             is_free = constraint is not None and not (constraint.allowed or constraint.forbidden)
             constraints.append(
@@ -186,7 +173,7 @@ class Engine:
             self.pool.drop(prefix)
         for sequence in plan.sequences:
             sequence.inflight_refs -= 1
-            self._end_after_fault(sequence, _fault(f"its {plan.kind} step failed", error))
+            self._endings.end_after_fault(sequence, fault(f"its {plan.kind} step failed", error))
 
     def _count_launch(self, step: Step) -> None:
         if step.plan.kind == "prefill":
@@ -202,13 +189,15 @@ class Engine:
     def _finalize_sampling(self, step: Step) -> None:
         slot, sequences = step.slot, step.sequences
         held = step.is_held
+        step.record.sample_s = time.monotonic()
         self.pipeline.sample(slot.slot_id, held=held)
         try:
             constraints = self._constraints_now(step) if held else _known(step.constraints)
             positions = sampled_positions(step.plan, self._model.spec.prefix_len)
             self._sampler.submit(slot, step.inputs.lanes, constraints, sequences, positions)
+            step.record.sampled_s = time.monotonic()
         except Exception as error:
-            self._fail_step(step, _fault("its sampling failed", error))
+            self._fail_step(step, fault("its sampling failed", error))
 
     def _constraints_now(self, step: Step) -> list[Constraint]:
         """Return the rows' constraints from the committed state; a zombie's are never read."""
@@ -229,79 +218,53 @@ class Engine:
         step = self._steps[slot_id]
         slot = step.slot
         assert slot.copied_event is not None
-        waited_s = time.monotonic()
+        record = step.record
+        record.wait_s = time.monotonic()
         try:
-            slot.copied_event.synchronize()  # sync: the tick's only wait
+            with self.watchdog.watch(step.name):
+                slot.copied_event.synchronize()  # sync: the tick's only wait
             tokens = slot.landed_tokens(len(step.sequences))
         except Exception as error:
-            self._fail_step(step, _fault("its copy to the host failed", error))
+            self._fail_step(step, fault("its copy to the host failed", error))
             return
-        now_s = time.monotonic()
-        self.stats.wait_s += now_s - waited_s
+        record.copied_s = time.monotonic()
         for sequence, token in zip(step.sequences, tokens, strict=True):
-            self._commit_row(sequence, token, now_s)
+            self._commit_row(sequence, token, record)
         del self._steps[slot_id]
         self.pipeline.commit(slot_id)
+        record.committed_s = time.monotonic()
+        self.stats.num_zombie_rows += record.num_zombies
+        self.stats.records.append(record)
 
-    def _commit_row(self, sequence: Sequence, token: SampledToken, now_s: float) -> None:
+    def _commit_row(self, sequence: Sequence, token: SampledToken, record: StepRecord) -> None:
         sequence.inflight_refs -= 1
         if sequence.finalized:
-            self.stats.num_zombie_rows += 1
-            self._release_if_unnamed(sequence)
+            record.num_zombies += 1
+            self._endings.release_if_unnamed(sequence)
             return
         if sequence.is_between_phases:
-            self.stats.num_zombie_rows += 1
-            self._resume_if_unnamed(sequence)
+            record.num_zombies += 1
+            self._endings.resume_if_unnamed(sequence)
             return
         if not sequence.clock.first_token_s:
-            sequence.clock.first_token_s = now_s
+            sequence.clock.first_token_s = record.copied_s
         sequence.num_committed += 1
         self.stats.num_tokens += 1
         try:
             has_ended = sequence.state.advance(token)
             next_ids = sequence.state.next_phase() if has_ended else None
         except Exception as error:
-            self._finalize(sequence, Outcome(error=_fault("its grammar failed", error)))
+            self._endings.finalize(sequence, Outcome(error=fault("its grammar failed", error)))
             return
         if next_ids is not None:
             sequence.enter_phase(next_ids)
-            self._resume_if_unnamed(sequence)
+            self._endings.resume_if_unnamed(sequence)
         elif has_ended:
-            self._finalize(sequence, Outcome())
+            self._endings.finalize(sequence, Outcome())
         elif sequence.num_committed >= sequence.max_new_tokens:
-            self._finalize(sequence, Outcome(by_length=sequence.length_reason))
+            self._endings.finalize(sequence, Outcome(by_length=sequence.length_reason))
 
-    # -- endings --------------------------------------------------------------------------
-
-    def _finalize(self, sequence: Sequence, outcome: Outcome) -> None:
-        """End a sequence and deliver its outcome, once; its pages stay while a step names it."""
-        sequence.finalized = True
-        sequence.clock.finalized_s = time.monotonic()
-        self.scheduler.withdraw(sequence)
-        self._release_if_unnamed(sequence)
-        try:
-            sequence.on_done(sequence, outcome)
-        except Exception:
-            logger.exception("the callback of a finished request failed")
-
-    def _resume_if_unnamed(self, sequence: Sequence) -> None:
-        """Queue the next phase once no step in flight can write behind it."""
-        if sequence.inflight_refs:
-            return
-        try:
-            self.scheduler.resume(sequence)
-        except CapacityError:
-            self._finalize(sequence, Outcome(by_length=EndReason.MAX_CONTEXT))
-
-    def _release_if_unnamed(self, sequence: Sequence) -> None:
-        if sequence.inflight_refs == 0 and sequence.status is not SequenceStatus.RELEASED:
-            self.scheduler.release(sequence)
-
-    def _end_after_fault(self, sequence: Sequence, error: BaseException) -> None:
-        if sequence.finalized:
-            self._release_if_unnamed(sequence)
-        else:
-            self._finalize(sequence, Outcome(error=error))
+    # -- faults ---------------------------------------------------------------------------
 
     def _fail_step(self, failed: Step, error: EngineFault) -> None:
         """Fail a step whose device work cannot be trusted, and every step after it.
@@ -318,7 +281,7 @@ class Engine:
                 self.pool.drop(prefix)
             for sequence in step.sequences:
                 sequence.inflight_refs -= 1
-                self._end_after_fault(sequence, error)
+                self._endings.end_after_fault(sequence, error)
             if step is failed:
                 return
 
@@ -335,14 +298,8 @@ class Engine:
             late_ms = 1e3 * (now_s - (sequence.deadline_s or now_s))
             started = "waiting" if sequence.status is SequenceStatus.WAITING else "running"
             error = DeadlineExceeded(f"deadline passed {late_ms:.0f} ms ago while {started}")
-            self._finalize(sequence, Outcome(error=error))
+            self._endings.finalize(sequence, Outcome(error=error))
 
 
 def _known(constraints: list[Constraint | None]) -> list[Constraint]:
     return [constraint for constraint in constraints if constraint is not None]
-
-
-def _fault(what: str, cause: BaseException) -> EngineFault:
-    error = EngineFault(f"{what}: {type(cause).__name__}: {cause}")
-    error.__cause__ = cause
-    return error

@@ -1,16 +1,52 @@
-"""EngineStats: what an engine has done so far, as plain counters."""
+"""What an engine has done so far: counters, and a record of each of its latest steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_RECORDS = 4096
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step; times in seconds on the ``time.monotonic`` clock.
+
+    ``launch_s`` to ``launched_s`` the host queued the forward, until ``sampled_s`` the sampling;
+    from ``wait_s`` to ``copied_s`` it waited for the step's copy, until ``committed_s`` it
+    advanced the sequences.
+    """
+
+    kind: str
+    slot_id: int
+    num_rows: int
+    num_zombies: int = 0
+    launch_s: float = 0.0
+    launched_s: float = 0.0
+    sample_s: float = 0.0
+    sampled_s: float = 0.0
+    wait_s: float = 0.0
+    copied_s: float = 0.0
+    committed_s: float = 0.0
+
+    @property
+    def bookkeeping_s(self) -> float:
+        """Host time of the step without the wait for the device."""
+        return (
+            (self.launched_s - self.launch_s)
+            + (self.sampled_s - self.sample_s)
+            + (self.committed_s - self.copied_s)
+        )
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counters since the engine was built; times in seconds on the steady clock.
+    """Counters since the engine was built.
 
-    ``num_zombie_rows`` are rows computed for sequences that had already ended;
-    ``wait_s`` is the time the host waited for copies in commit.
+    ``num_zombie_rows`` are rows computed for sequences that had already ended; ``records`` are
+    the latest committed steps, oldest first.
     """
 
     num_prefill_steps: int = 0
@@ -21,4 +57,39 @@ class EngineStats:
     num_tokens: int = 0
     num_held_steps: int = 0
     num_faults: int = 0
-    wait_s: float = 0.0
+    records: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=MAX_RECORDS))
+
+    @property
+    def occupancy(self) -> float:
+        """Mean rows of a decode step."""
+        return self.num_decode_rows / max(1, self.num_decode_steps)
+
+
+def chrome_trace(records: Iterable[StepRecord]) -> dict[str, Any]:
+    """Return the records as a Chrome trace: one track a slot; load it in a trace viewer.
+
+    The format is that of the "Trace Event Format" document of Chromium; times in microseconds.
+    """
+    events = []
+    for record in records:
+        spans = (
+            ("launch", record.launch_s, record.launched_s),
+            ("sampling", record.sample_s, record.sampled_s),
+            ("wait", record.wait_s, record.copied_s),
+            ("commit", record.copied_s, record.committed_s),
+        )
+        details = {"rows": record.num_rows, "zombies": record.num_zombies}
+        for name, start_s, end_s in spans:
+            events.append(
+                {
+                    "name": f"{name} {record.kind}",
+                    "cat": name,
+                    "ph": "X",
+                    "ts": 1e6 * start_s,
+                    "dur": 1e6 * (end_s - start_s),
+                    "pid": 0,
+                    "tid": record.slot_id,
+                    "args": details,
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -18,6 +18,7 @@ from photon_ros.engine.sequence import Outcome, Sequence
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 1.5
+PAUSED_TICK_S = 0.02
 
 
 class EngineWorker:
@@ -29,6 +30,8 @@ class EngineWorker:
         self._wake = threading.Condition()
         self._is_closing = False
         self._live: set[Sequence] = set()
+        self._idle_waiters: list[threading.Event] = []
+        engine.watchdog.start()
         self._thread = threading.Thread(target=self._run, name="photon-engine", daemon=True)
         self._thread.start()
 
@@ -46,12 +49,27 @@ class EngineWorker:
                 return
         self._post(lambda: self._cancel(sequence, error))
 
+    def pause(self) -> None:
+        """Launch nothing more until :meth:`resume`; what is in flight is still committed."""
+        self._post(lambda: self._set_paused(True))
+
+    def resume(self) -> None:
+        """Launch again."""
+        self._post(lambda: self._set_paused(False))
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything submitted so far is answered; return False on a timeout."""
+        is_idle = threading.Event()
+        self._post(lambda: self._idle_waiters.append(is_idle))
+        return is_idle.wait(timeout_s)
+
     def close(self) -> None:
         """Stop the thread; everything not yet answered ends with EngineStopped."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
         self._thread.join(JOIN_TIMEOUT_S)
+        self.engine.watchdog.close()
         if self._thread.is_alive():
             logger.error("the engine's thread did not stop within %.1f s", JOIN_TIMEOUT_S)
 
@@ -81,10 +99,24 @@ class EngineWorker:
         if sequence in self._live:
             self.engine.cancel(sequence, error)
 
+    def _set_paused(self, is_paused: bool) -> None:
+        self.engine.scheduler.is_paused = is_paused
+
+    def _tell_idle(self) -> None:
+        if not self._live:
+            for waiter in self._idle_waiters:
+                waiter.set()
+            self._idle_waiters.clear()
+
     def _run(self) -> None:
         while True:
+            self._tell_idle()
             with self._wake:
-                self._wake.wait_for(lambda: self._is_closing or self._inbox or self.engine.has_work)
+                # While paused, requests still reach their deadlines: look now and then.
+                self._wake.wait_for(
+                    lambda: self._is_closing or self._inbox or self.engine.can_launch_or_commit,
+                    timeout=PAUSED_TICK_S if self._live else None,
+                )
                 if self._is_closing:
                     break
                 actions, self._inbox = self._inbox, deque()
@@ -93,6 +125,7 @@ class EngineWorker:
             if self.engine.has_work:
                 self._guarded(self.engine.tick)
         self._end_all(EngineStopped("the engine was closed"))
+        self._tell_idle()
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
