@@ -7,6 +7,7 @@ the end of its commit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -46,6 +47,10 @@ class ForwardInputs:
     private_positions: Tensor
     write_slots: Tensor
     page_table: Tensor
+
+
+_Layout = tuple[list[NDArray[np.int64]], int, ForwardInputs]
+"""Host views of the packed fields, their number of int64 together, and the device views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class DecodeSlot:
         self.landed_host = device.host_buffer((rows, 4), torch.int64)
         self.landed_probs_host = device.host_buffer((rows, 2), torch.float32)
         self.copied_event: Event | None = None
+        self._layouts: dict[tuple[tuple[int, ...], ...], _Layout] = {}
         # What each mask row was last written from: unchanged rows are not written again.
         self._masked_by: list[Constraint | None] = [None] * rows
 
@@ -119,14 +125,24 @@ class DecodeSlot:
 
         Returns the number of int64 to copy and the device views they will land in.
         """
-        host = self.inputs_host.numpy()
-        views = []
-        end = 0
-        for array in fields:
-            begin, end = end, end + array.size
-            host[begin:end] = array.reshape(-1)
-            views.append(self.inputs[begin:end].view(array.shape))
-        return end, ForwardInputs(*views)
+        shapes = tuple([field.shape for field in fields])
+        layout = self._layouts.get(shapes)
+        if layout is None:
+            layout = self._layout_of(shapes)
+            if shapes[-2][1] == 1:  # decode steps come in few shapes, prompts in many
+                self._layouts[shapes] = layout
+        hosts, num_inputs, inputs = layout
+        for host, field in zip(hosts, fields, strict=True):
+            host[...] = field
+        return num_inputs, inputs
+
+    def _layout_of(self, shapes: tuple[tuple[int, ...], ...]) -> _Layout:
+        host, hosts, views, end = self.inputs_host.numpy(), [], [], 0
+        for shape in shapes:
+            begin, end = end, end + math.prod(shape)
+            hosts.append(host[begin:end].reshape(shape))
+            views.append(self.inputs[begin:end].view(shape))
+        return hosts, end, ForwardInputs(*views)
 
     def stage_crops(self, frames: list[FrameCrops]) -> tuple[list[Tensor], list[Tensor]]:
         """Write frames to the host staging; return the (host, device) views to copy between."""

@@ -193,7 +193,7 @@ class Engine:
         self.pipeline.sample(slot.slot_id, held=held)
         try:
             constraints = self._constraints_now(step) if held else _known(step.constraints)
-            positions = sampled_positions(step.plan, self._model.spec.prefix_len)
+            positions = sampled_positions(sequences, self._model.spec.prefix_len)
             self._sampler.submit(slot, step.inputs.lanes, constraints, sequences, positions)
             step.record.sampled_s = time.monotonic()
         except Exception as error:

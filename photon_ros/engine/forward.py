@@ -16,7 +16,8 @@ from photon_ros.engine.device import Device
 from photon_ros.engine.interfaces import Model
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.scheduler import StepPlan
-from photon_ros.engine.step_inputs import row_groups, stage_fields
+from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step_inputs import StepRows
 
 
 class Forward:
@@ -32,18 +33,19 @@ class Forward:
         self._cache = cache
         self._relay = relay
         self._prefix_len = model.spec.prefix_len
+        self._rows: StepRows | None = None
 
     def submit(self, plan: StepPlan, slot: DecodeSlot) -> ForwardInputs:
         """Stage a step's metadata in ``slot`` and queue its forward.
 
         The last hidden state of each row lands in ``slot.hidden``.
         """
-        fields = stage_fields(plan, self._cache.page_size, self._prefix_len)
+        step_rows = self._rows_of(plan.sequences)
+        is_decode = plan.kind == "decode"
+        fields = step_rows.decode_fields() if is_decode else step_rows.prefill_fields()
         num_inputs, inputs = slot.stage_inputs(fields)
         if plan.new_prefixes:
             self._submit_prefixes(plan, slot)
-        groups = row_groups(plan.sequences, self._cache.page_size)
-        is_decode = plan.kind == "decode"
         rows, num_tokens = inputs.token_ids.shape
         values = None if is_decode else slot.stage_values(plan.sequences, num_tokens)
 
@@ -53,7 +55,7 @@ class Forward:
                 embeds = self._relay.index_select(0, inputs.lanes)[:, None]
             else:
                 embeds = self._prompt_embeds(inputs.token_ids, values)
-            attend = self._rows_attend(inputs, groups)
+            attend = self._rows_attend(inputs, step_rows.groups)
             hidden = self._model.decode(embeds, inputs.positions, attend)
             if not is_decode:
                 index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
@@ -62,6 +64,12 @@ class Forward:
 
         self._device.compute.submit(forward, plan.kind)
         return inputs
+
+    def _rows_of(self, sequences: list[Sequence]) -> StepRows:
+        """Return what is constant of these rows, computed anew only when they are others."""
+        if self._rows is None or self._rows.sequences != sequences:
+            self._rows = StepRows(sequences, self._cache.page_size, self._prefix_len)
+        return self._rows
 
     def _submit_prefixes(self, plan: StepPlan, slot: DecodeSlot) -> None:
         sources = [source for _, source in plan.new_prefixes]

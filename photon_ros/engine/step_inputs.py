@@ -11,39 +11,71 @@ from numpy.typing import NDArray
 
 from photon_ros.engine.attention import RowGroup
 from photon_ros.engine.page_pool import RESERVED_PAGE
-from photon_ros.engine.scheduler import StepPlan
 from photon_ros.engine.sequence import Sequence
 
 Int64 = NDArray[np.int64]
 
 
-def stage_fields(plan: StepPlan, page_size: int, prefix_len: int) -> list[Int64]:
-    """Return the fields of ForwardInputs, in its order, for a step about to be launched."""
-    sequences = plan.sequences
-    lanes = np.array([sequence.lane for sequence in sequences], dtype=np.int64)
-    if plan.kind == "decode":
-        lengths = np.ones(len(sequences), dtype=np.int64)
-        starts = np.array([s.private_position() for s in sequences], dtype=np.int64)
-        token_ids = np.zeros((len(sequences), 1), dtype=np.int64)  # the relay is read instead
-    else:
+class StepRows:
+    """What stays the same from step to step while the rows of a batch are the same sequences.
+
+    Attributes:
+        sequences: the rows, in order.
+        lanes, prefix_lens: (rows,) int64.
+        groups: runs of rows that read the same prefix.
+    """
+
+    def __init__(self, sequences: list[Sequence], page_size: int, prefix_len: int) -> None:
+        self.sequences = list(sequences)
+        self._page_size = page_size
+        self.lanes = np.array([s.lane for s in sequences], dtype=np.int64)
+        self.prefix_lens = np.array(
+            [0 if s.prefix is None else prefix_len for s in sequences], dtype=np.int64
+        )
+        self.groups = row_groups(sequences, page_size)
+        most = max(len(s.pages) for s in sequences)
+        self._page_table = _page_table(sequences, most * page_size, page_size)
+        self._first_tokens = np.zeros((len(sequences), 1), dtype=np.int64)
+        self._first_index = np.zeros(len(sequences), dtype=np.int64)
+        self._rows = np.arange(len(sequences))
+
+    def decode_fields(self) -> list[Int64]:
+        """Return the fields of ForwardInputs, in its order, for the next decode step."""
+        page_size = self._page_size
+        private = np.array([s.private_position() for s in self.sequences], dtype=np.int64)
+        pages = self._page_table[self._rows, private // page_size]
+        write_slots = pages * page_size + private % page_size
+        width = int(private.max()) // page_size + 1
+        return [
+            self.lanes,
+            self._first_index,
+            self._first_tokens,  # the relay is read instead
+            (self.prefix_lens + private)[:, None],
+            private[:, None],
+            write_slots[:, None],
+            self._page_table[:, :width],
+        ]
+
+    def prefill_fields(self) -> list[Int64]:
+        """Return the fields of ForwardInputs, in its order, for the prompts of all rows."""
+        page_size, sequences = self._page_size, self.sequences
         lengths = np.array([len(s.prompt_ids) for s in sequences], dtype=np.int64)
         starts = np.array([s.prompt_start for s in sequences], dtype=np.int64)
         token_ids = np.zeros((len(sequences), int(lengths.max())), dtype=np.int64)
         for row, sequence in enumerate(sequences):
             token_ids[row, : lengths[row]] = sequence.prompt_ids
-    steps = np.arange(token_ids.shape[1])
-    private = starts[:, None] + steps
-    is_real = steps < lengths[:, None]
-    page_table = _page_table(sequences, int((starts + lengths).max()), page_size)
-    page_index = np.minimum(private // page_size, page_table.shape[1] - 1)
-    pages = np.take_along_axis(page_table, page_index, axis=1)
-    pages = np.where(is_real, pages, RESERVED_PAGE)
-    write_slots = pages * page_size + private % page_size
-    prefix_lens = np.array([0 if s.prefix is None else prefix_len for s in sequences])
-    # Padding tokens stay inside the context: the rotary table ends there.
-    last = lengths[:, None] - 1 + starts[:, None]
-    positions = prefix_lens[:, None] + np.minimum(private, last)
-    return [lanes, lengths - 1, token_ids, positions, private, write_slots, page_table]
+        steps = np.arange(token_ids.shape[1])
+        private = starts[:, None] + steps
+        is_real = steps < lengths[:, None]
+        width = -(-int((starts + lengths).max()) // page_size)
+        page_table = self._page_table[:, :width]
+        pages = np.take_along_axis(page_table, np.minimum(private // page_size, width - 1), axis=1)
+        pages = np.where(is_real, pages, RESERVED_PAGE)
+        write_slots = pages * page_size + private % page_size
+        # Padding tokens stay inside the context: the rotary table ends there.
+        last = lengths[:, None] - 1 + starts[:, None]
+        positions = self.prefix_lens[:, None] + np.minimum(private, last)
+        return [self.lanes, lengths - 1, token_ids, positions, private, write_slots, page_table]
 
 
 def _page_table(sequences: list[Sequence], num_positions: int, page_size: int) -> Int64:
@@ -67,6 +99,6 @@ def row_groups(sequences: list[Sequence], page_size: int) -> list[RowGroup]:
     return groups
 
 
-def sampled_positions(plan: StepPlan, prefix_len: int) -> list[int]:
+def sampled_positions(sequences: list[Sequence], prefix_len: int) -> list[int]:
     """Return the absolute position of the token each row of a launched step samples."""
-    return [(0 if s.prefix is None else prefix_len) + s.private_position() for s in plan.sequences]
+    return [(0 if s.prefix is None else prefix_len) + s.private_position() for s in sequences]

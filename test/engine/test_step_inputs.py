@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 
 from photon_ros.engine.attention import RowGroup
 from photon_ros.engine.page_pool import RESERVED_PAGE, Prefix
-from photon_ros.engine.scheduler import StepPlan
 from photon_ros.engine.sequence import Sequence
-from photon_ros.engine.step_inputs import row_groups, sampled_positions, stage_fields
+from photon_ros.engine.step_inputs import StepRows, row_groups, sampled_positions
 
 PREFIX_LEN = 7
 FIELDS = [
     "lanes", "last_index", "token_ids", "positions", "private_positions", "write_slots",
     "page_table",
 ]  # fmt: skip
+
+
+def stage_fields(sequences: list[Sequence], kind: str, page_size: int) -> list[np.ndarray]:
+    step_rows = StepRows(sequences, page_size, PREFIX_LEN)
+    return step_rows.prefill_fields() if kind == "prefill" else step_rows.decode_fields()
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,7 @@ def test_every_token_gets_its_page_slot_and_position(
     made: list[Row], kind: str, page_size: int
 ) -> None:
     sequences = sequences_of(made, kind, page_size)
-    plan = StepPlan(kind, sequences)
-    fields = dict(zip(FIELDS, stage_fields(plan, page_size, PREFIX_LEN), strict=True))
+    fields = dict(zip(FIELDS, stage_fields(sequences, kind, page_size), strict=True))
     wanted = reference(sequences, kind, page_size)
     assert fields["lanes"].tolist() == wanted["lanes"]
     real = np.zeros(fields["positions"].shape, dtype=bool)
@@ -140,8 +143,8 @@ def check_page_table(
 
 def test_padding_of_a_ragged_prefill_is_on_the_reserved_page() -> None:
     made = [Row((9, 8, 7, 6, 5), 1, 0, None), Row((4,), 1, 2, 1)]
-    plan = StepPlan("prefill", sequences_of(made, "prefill", 2))
-    fields = dict(zip(FIELDS, stage_fields(plan, 2, PREFIX_LEN), strict=True))
+    sequences = sequences_of(made, "prefill", 2)
+    fields = dict(zip(FIELDS, stage_fields(sequences, "prefill", 2), strict=True))
     assert fields["token_ids"].tolist() == [[9, 8, 7, 6, 5], [4, 0, 0, 0, 0]]
     assert fields["positions"].tolist() == [[0, 1, 2, 3, 4], [7, 7, 7, 7, 7]]
     assert (fields["write_slots"][1, 1:] < 2).all()
@@ -176,10 +179,9 @@ def test_a_sampled_token_has_the_position_at_which_it_would_be_fed(
     kind: str, made: list[Row]
 ) -> None:
     sequences = sequences_of(made, kind, 4)
-    plan = StepPlan(kind, sequences)
     for sequence in sequences:  # as the engine does at launch
         sequence.num_launched += 1
         sequence.pages = [*sequence.pages, 900, 901]
-    sampled = sampled_positions(plan, PREFIX_LEN)
-    fed = stage_fields(StepPlan("decode", sequences), 4, PREFIX_LEN)[3][:, 0].tolist()
+    sampled = sampled_positions(sequences, PREFIX_LEN)
+    fed = stage_fields(sequences, "decode", 4)[3][:, 0].tolist()
     assert sampled == fed
