@@ -89,10 +89,10 @@ def _run_one_by_one(
             num_before = len(probe.recordings)
             answer = _submit(photon, case)
             problems = _problems(checkpoint, case, answer)
-            if not problems:
+            if len(probe.recordings) > num_before and answer.exception() is None:
                 recording = probe.recordings[num_before]
                 num_objects = len(answer.result().detections)
-                problems = list(check_recording(case, recording, checkpoint.model, num_objects))
+                problems += check_recording(case, recording, checkpoint.model, num_objects)
             found.append(problems)
     return found
 
@@ -114,11 +114,9 @@ def _submit(photon: Photon, case: GoldenCase) -> Future[Result]:
 
 def _problems(checkpoint: Checkpoint, case: GoldenCase, answer: Future[Result]) -> list[str]:
     from photon_ros.cli.golden_check import check_answer
-    from photon_ros.skills import skill_named
 
     try:
         result = answer.result()
-        prompt_ids = skill_named(case.skill).prompt_ids(checkpoint.prompting, case.prompt)
     except PhotonError as error:
         return [f"{type(error).__name__}: {error}"]
-    return list(check_answer(case, result, prompt_ids, checkpoint.prompting))
+    return list(check_answer(case, result, checkpoint.prompting))

@@ -17,6 +17,7 @@ class Recording:
 
     Attributes:
         crops: (num_crops, crop, crop, 3) uint8 of the frame.
+        prompt_ids: what follows the prefix, from the first prompt embedded.
         prefix_embeds: (P, D), BOS first.
         prefix_hidden: (P, D) after the last block.
         step_inputs, step_hiddens: (D,) of each forward of a single token, in order.
@@ -28,6 +29,7 @@ class Recording:
     crops: Tensor
     tiling: tuple[int, int]
     prefix_embeds: Tensor
+    prompt_ids: tuple[int, ...] | None = None
     prefix_hidden: Tensor | None = None
     step_inputs: list[Tensor] = field(default_factory=list)
     step_hiddens: list[Tensor] = field(default_factory=list)
@@ -65,7 +67,9 @@ class RecordingModel:
         return embeds_FPD
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Pass on."""
+        """Pass on; keeps the prompt, (rows, positions), and not single sampled tokens."""
+        if self.recordings and self.recordings[-1].prompt_ids is None and ids.ndim > 1:
+            self.recordings[-1].prompt_ids = tuple(ids[0].tolist())
         return self._model.embed_tokens(ids)
 
     def embed_coords(self, bins_R: Tensor) -> Tensor:

@@ -208,14 +208,15 @@ def live_environment(folder: Path) -> dict[str, str]:
     environment = dict(os.environ)
     environment["ROS_DOMAIN_ID"] = str(free_domain())
     environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-    if environment.get("ROS_DISTRO") == "humble":  # the same, before there was the above
+    is_humble = environment.get("ROS_DISTRO") == "humble"
+    if is_humble:  # the same, before there was the above
         environment["ROS_LOCALHOST_ONLY"] = "1"
     environment["ROS_LOG_DIR"] = str(folder / "ros_log")
     environment["PYTHONUNBUFFERED"] = "1"
     profile = _fastdds_profile()
     if profile is not None:
-        environment.setdefault("FASTDDS_DEFAULT_PROFILES_FILE", str(profile))
-        environment.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile))
+        name = "FASTRTPS" if is_humble else "FASTDDS"
+        environment.setdefault(f"{name}_DEFAULT_PROFILES_FILE", str(profile))
     return environment
 
 

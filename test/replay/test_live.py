@@ -124,7 +124,7 @@ def test_a_fast_replay_drops_frames_and_counts_them(tmp_path: Path) -> None:
         entries = reader.entries(reader.select_topic())
     answered: list[int] = []
     run = run_live(
-        options(tmp_path, rate=50.0, prompts=("person", "cup")),
+        options(tmp_path, rate=50.0, prompts=("person", "red")),
         "/left/image_raw/compressed",
         True,
         entries,
