@@ -24,11 +24,13 @@ class Endings:
         sequence.finalized = True
         sequence.clock.finalized_s = time.monotonic()
         self._scheduler.withdraw(sequence)
-        self.release_if_unnamed(sequence)
         try:
-            sequence.on_done(sequence, outcome)
-        except Exception:
-            logger.exception("the callback of a finished request failed")
+            self.release_if_unnamed(sequence)
+        finally:  # whatever breaks, nobody waits for ever
+            try:
+                sequence.on_done(sequence, outcome)
+            except Exception:
+                logger.exception("the callback of a finished request failed")
 
     def resume_if_unnamed(self, sequence: Sequence) -> None:
         """Queue the next phase once no step in flight can write behind it."""

@@ -6,12 +6,14 @@ before every tick.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from photon_ros.core.errors import EngineFault, EngineStopped, PhotonError
+from photon_ros.engine.endings import fault
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.sequence import Outcome, Sequence
 
@@ -44,10 +46,8 @@ class EngineWorker:
 
     def cancel(self, sequence: Sequence, error: BaseException) -> None:
         """End a sequence from any thread; its ``on_done`` gets ``error`` if it was not over."""
-        with self._wake:
-            if self._is_closing:
-                return
-        self._post(lambda: self._cancel(sequence, error))
+        with contextlib.suppress(EngineStopped):  # everything ends then
+            self._post(lambda: self._cancel(sequence, error))
 
     def pause(self) -> None:
         """Launch nothing more until :meth:`resume`; what is in flight is still committed."""
@@ -88,12 +88,13 @@ class EngineWorker:
             deliver(ended, outcome)
 
         sequence.on_done = on_done
+        self._live.add(sequence)
         try:
             self.engine.submit(sequence)
         except PhotonError as error:
-            deliver(sequence, Outcome(error=error))
-            return
-        self._live.add(sequence)
+            self.engine.cancel(sequence, error)
+        except Exception as cause:  # a grammar that cannot even say how long it may get
+            self.engine.cancel(sequence, fault("its grammar failed", cause))
 
     def _cancel(self, sequence: Sequence, error: BaseException) -> None:
         if sequence in self._live:
@@ -137,8 +138,12 @@ class EngineWorker:
             self._end_all(error)
 
     def _end_all(self, error: PhotonError) -> None:
-        for action in self._inbox:
+        with self._wake:
+            actions, self._inbox = self._inbox, deque()
+        for action in actions:
             action()  # so that late submissions are told, too
-        self._inbox.clear()
         for sequence in list(self._live):
-            self.engine.cancel(sequence, error)
+            try:
+                self.engine.cancel(sequence, error)
+            except Exception:  # it has been told; the others have to be, too
+                logger.exception("a request could not give back what it owned")
