@@ -14,7 +14,13 @@ from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import SkillState
-from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence, SequenceStatus
+from photon_ros.engine.sequence import (
+    Outcome,
+    PrefixSource,
+    SamplingParams,
+    Sequence,
+    SequenceStatus,
+)
 
 Key = tuple[int, int, tuple[int, int]]
 SMALL = {"max_rows": 4, "max_prefixes": 2, "page_size": 4, "num_private_pages": 40}
@@ -34,10 +40,11 @@ class Harness:
     config: EngineConfig = field(default_factory=lambda: EngineConfig(**SMALL))
     model: HashModel = field(default_factory=HashModel)
 
+    can_capture: bool = False
     is_synchronous: bool = False  # the CPU's device: a fault is raised where it is submitted
 
     def __post_init__(self) -> None:
-        self.device = FakeDevice(self.seed, self.eagerness)
+        self.device = FakeDevice(self.seed, self.eagerness, self.can_capture)
         device: Device = CpuDevice() if self.is_synchronous else self.device
         self.engine = Engine(self.model, device, self.config)
         self.sequences: list[Sequence] = []
@@ -55,6 +62,7 @@ class Harness:
         deadline_s: float | None = None,
         on_done: Callable[[Sequence, Outcome], None] | None = None,
         values: tuple[tuple[int, tuple[float, ...]], ...] = (),
+        sampling: SamplingParams | None = None,
     ) -> Sequence:
         source = None if frame is None else PrefixSource(("frame", frame), crops_of(frame))
 
@@ -69,7 +77,13 @@ class Harness:
                 on_done(sequence, outcome)
 
         sequence = Sequence(
-            prompt, state, deliver, source=source, deadline_s=deadline_s, prompt_values=values
+            prompt,
+            state,
+            deliver,
+            source=source,
+            sampling=sampling or SamplingParams(),
+            deadline_s=deadline_s,
+            prompt_values=values,
         )
         self.engine.submit(sequence)
         self.sequences.append(sequence)
@@ -81,7 +95,14 @@ class Harness:
         self.check()
 
     def run(self, max_ticks: int = 2000) -> None:
-        """Tick until idle; then nothing may be held any more."""
+        """Tick until idle; then nothing may be held any more, frames neither."""
+        self.settle(max_ticks)
+        pool = self.engine.pool
+        pool.clear_prefixes()
+        assert pool.num_free_extents == pool.max_prefixes
+
+    def settle(self, max_ticks: int = 2000) -> None:
+        """Tick until idle; then nothing may be held any more but frames that nobody reads."""
         for _ in range(max_ticks):
             if not self.engine.has_work:
                 break
@@ -121,5 +142,3 @@ class Harness:
         assert self.engine.scheduler.num_free_lanes == self.config.max_rows
         assert all(p.num_holders == 0 for p in pool._prefixes.values())
         assert self.engine.pipeline.num_inflight == 0
-        pool.clear_prefixes()
-        assert pool.num_free_extents == pool.max_prefixes

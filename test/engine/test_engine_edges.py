@@ -1,0 +1,378 @@
+"""Edges of the tick that a lone mistake would cross: frames, holds, faults, seeds, lanes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from grammars import CycleGrammar, ParityGrammar, TextGrammar
+from harness import SMALL, Harness, key_of
+from hash_model import HashModel, expected_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photon_ros.core.errors import EngineFault, RequestCancelled
+from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.interfaces import Constraint
+from photon_ros.engine.sequence import Outcome, SamplingParams, Sequence, SequenceStatus
+
+CANCELLED = RequestCancelled("cancelled by the test")
+MODES = [(True, False), (True, True), (False, False), (False, True)]
+
+
+def config(pipelined: bool = True, hold: bool = False, **sizes: int) -> EngineConfig:
+    return EngineConfig(**{**SMALL, **sizes}, pipelined=pipelined, hold_constrained=hold)
+
+
+def assert_right(state: object, prompt: tuple[int, ...], frame: int | None, fresh: object) -> None:
+    assert key_of(state.tokens) == key_of(expected_tokens(prompt, frame, fresh))
+
+
+def lasting(make: Callable[[], object], frame: int | None) -> tuple[int, ...]:
+    """Return a prompt whose answer goes on for as long as its grammar lets it."""
+    for prompt in itertools.product(range(1, 23), repeat=2):
+        fresh = make()
+        if len(expected_tokens(prompt, frame, fresh)) == fresh.max_new_tokens:
+            return prompt
+    raise AssertionError("every prompt ends early")
+
+
+# -- frames -----------------------------------------------------------------------------------
+
+
+def test_a_frame_stays_readable_after_all_its_readers_have_left() -> None:
+    harness = Harness()
+    for prompt in (1, 2, 3):
+        state = CycleGrammar(True, 4)
+        harness.submit(state, prompt=(prompt,), frame=5)
+        harness.settle()
+        assert_right(state, (prompt,), 5, CycleGrammar(True, 4))
+    assert harness.model.num_encoded_frames == 1
+    harness.run()
+
+
+@pytest.mark.parametrize("eagerness", [0.0, 0.4])
+@pytest.mark.parametrize("is_synchronous", [True, False])
+@pytest.mark.parametrize("method", ["encode_frames", "decode"])
+def test_a_frame_whose_prefill_failed_is_encoded_again(
+    method: str, is_synchronous: bool, eagerness: float
+) -> None:
+    harness = Harness(
+        eagerness=eagerness, model=HashModel({method: 0}), is_synchronous=is_synchronous
+    )
+    failed = [harness.submit(CycleGrammar(), prompt=(n,), frame=3) for n in (1, 2)]
+    harness.settle()
+    assert all(isinstance(harness.outcomes[s].error, EngineFault) for s in failed)
+    make = lambda: CycleGrammar(True, 6)  # noqa: E731
+    state, prompt = make(), lasting(make, 3)
+    harness.submit(state, prompt=prompt, frame=3)
+    harness.run()
+    assert_right(state, prompt, 3, make())
+    # Where a launch fails at once, it does not count as one.
+    assert harness.engine.stats.num_prefixes == (1 if is_synchronous else 2)
+
+
+def test_a_sibling_admitted_a_step_later_reads_the_frame_without_waiting_for_its_commit() -> None:
+    harness = Harness(eagerness=0.0)
+    make = lambda: CycleGrammar(True, 4)  # noqa: E731
+    state, prompt = make(), lasting(make, 4)
+    harness.submit(TextGrammar(1), prompt=(1,), frame=4)  # needs no decode step
+    harness.tick()
+    assert harness.engine.stats.num_tokens == 0
+    harness.submit(state, prompt=prompt, frame=4)
+    launches = harness.engine.stats.num_prefill_steps
+    harness.tick()  # launches before it commits
+    assert harness.engine.stats.num_prefill_steps == launches + 1
+    harness.run()
+    assert harness.model.num_encoded_frames == 1
+    assert_right(state, prompt, 4, make())
+
+
+def test_a_cancelled_reader_leaves_the_frame_to_its_siblings() -> None:
+    harness = Harness(seed=2)
+    make = lambda: CycleGrammar(True, 6)  # noqa: E731
+    state, prompt = make(), lasting(make, 4)
+    victim = harness.submit(TextGrammar(20, forbidden=(0,)), prompt=(1,), frame=4)
+    harness.submit(state, prompt=prompt, frame=4)
+    harness.tick()
+    harness.engine.cancel(victim, CANCELLED)
+    for frame in (5, 6, 7):
+        harness.submit(CycleGrammar(True, 2), prompt=(3,), frame=frame)
+    harness.run()
+    assert_right(state, prompt, 4, make())
+
+
+def test_a_frame_cancelled_before_its_launch_is_not_mistaken_for_an_encoded_one() -> None:
+    harness = Harness(config=config(max_rows=1))
+    blocker = harness.submit(TextGrammar(6), frame=None)
+    gone = harness.submit(CycleGrammar(), prompt=(1,), frame=8)
+    harness.tick()
+    harness.engine.cancel(gone, CANCELLED)
+    state = CycleGrammar(True, 3)
+    harness.submit(state, prompt=(2,), frame=8)
+    harness.run()
+    assert harness.outcomes[blocker].error is None
+    assert_right(state, (2,), 8, CycleGrammar(True, 3))
+
+
+class FailsAtLaunch(CycleGrammar):
+    """Cannot say what its first token may be."""
+
+    def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+        raise ValueError("planted in constraint_ahead")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_frame_first_asked_about_by_a_broken_grammar_is_still_encoded_for_the_next(
+    order: tuple[int, int],
+) -> None:
+    harness = Harness()
+    states = [FailsAtLaunch(), CycleGrammar(True, 4)]
+    sequences = {n: harness.submit(states[n], prompt=(n + 1,), frame=4) for n in order}
+    harness.settle()
+    assert isinstance(harness.outcomes[sequences[0]].error, EngineFault)
+    assert_right(states[1], (2,), 4, CycleGrammar(True, 4))
+    lone = harness.submit(FailsAtLaunch(), prompt=(3,), frame=9)
+    harness.settle()
+    assert isinstance(harness.outcomes[lone].error, EngineFault)
+    state = CycleGrammar(True, 4)
+    harness.submit(state, prompt=(4,), frame=9)
+    harness.run()
+    assert_right(state, (4,), 9, CycleGrammar(True, 4))
+
+
+# -- held rows --------------------------------------------------------------------------------
+
+
+class FailsWhenHeld(ParityGrammar):
+    """Says at launch that it must be held, and raises when its turn comes."""
+
+    def __init__(self, at_token: int) -> None:
+        super().__init__(20)
+        self.at_token = at_token
+
+    def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+        if num_ahead == 0 and len(self.tokens) == self.at_token:
+            raise ValueError("planted in constraint_ahead")
+        return super().constraint_ahead(num_ahead)
+
+    def advance(self, token: object) -> bool:
+        super().advance(token)
+        return False
+
+
+@pytest.mark.parametrize("at_token", [1, 2, 5])
+def test_a_held_grammar_that_raises_at_its_turn_fails_alone(at_token: int) -> None:
+    harness = Harness()
+    faulty = harness.submit(FailsWhenHeld(at_token), frame=1)
+    asked = []
+    for make, frame in ((lambda: CycleGrammar(True, 5), 1), (lambda: ParityGrammar(9), 2)):
+        state, prompt = make(), lasting(make, frame)
+        harness.submit(state, prompt=prompt, frame=frame)
+        asked.append((state, prompt, frame, make))
+    harness.run()
+    assert isinstance(harness.outcomes[faulty].error, EngineFault)
+    assert "planted" in str(harness.outcomes[faulty].error)
+    for state, prompt, frame, make in asked:
+        assert_right(state, prompt, frame, make())
+
+
+def test_a_held_row_is_masked_by_the_token_just_committed() -> None:
+    for seed in range(6):
+        harness = Harness(seed=seed)
+        states = [ParityGrammar(12) for _ in range(3)]
+        for number, state in enumerate(states):
+            harness.submit(state, prompt=(seed + 1, number + 1), frame=number % 2)
+        harness.run()
+        for number, state in enumerate(states):
+            parities = [token.id % 2 for token in state.tokens]
+            assert parities == [number % 2 for number in range(len(parities))]
+            assert_right(state, (seed + 1, number + 1), number % 2, ParityGrammar(12))
+
+
+class StrictlyAhead(CycleGrammar):
+    """Checks what it is asked and told: it depends on the place, and never looks back."""
+
+    def __init__(self) -> None:
+        super().__init__(True, 4)
+        self.asked: list[int] = []
+
+    def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+        assert 0 <= num_ahead <= 1
+        self.asked.append(len(self.tokens) + num_ahead)
+        return super().constraint_ahead(num_ahead)
+
+
+def test_a_grammar_known_ahead_is_asked_once_for_each_token_and_in_order() -> None:
+    harness = Harness()
+    state = StrictlyAhead()
+    harness.submit(state)
+    harness.run()
+    num_sampled = len(state.tokens) + harness.engine.stats.num_zombie_rows
+    assert state.asked == list(range(num_sampled))
+
+
+# -- zombies ----------------------------------------------------------------------------------
+
+
+class Counting(TextGrammar):
+    """Ends at a set token and counts what it is told after."""
+
+    def __init__(self, end_at: int) -> None:
+        super().__init__(50, forbidden=(0,))
+        self.end_at, self.num_after_end = end_at, 0
+
+    def advance(self, token: object) -> bool:
+        if len(self.tokens) == self.end_at:
+            self.num_after_end += 1
+        self.tokens.append(token)
+        return len(self.tokens) == self.end_at
+
+
+@pytest.mark.parametrize("end_at", [1, 2, 3, 7])
+def test_a_zombie_is_told_nothing_delivers_nothing_and_gives_back_once(end_at: int) -> None:
+    harness = Harness(eagerness=0.0)
+    state = Counting(end_at)
+    sequence = harness.submit(state)
+    while not sequence.finalized:
+        harness.tick()
+    assert sequence.is_zombie
+    assert sequence.pages
+    lane = sequence.lane
+    assert lane >= 0
+    harness.run()
+    assert state.num_after_end == 0
+    assert len(state.tokens) == end_at
+    assert harness.engine.stats.num_zombie_rows == 1
+    assert sequence.status is SequenceStatus.RELEASED
+
+
+def test_the_pages_and_the_lane_of_a_zombie_are_nobody_elses_yet() -> None:
+    harness = Harness(eagerness=0.0, config=config(max_rows=1, num_private_pages=14))
+    first = harness.submit(Counting(2), prompt=(1,), frame=1)
+    state = CycleGrammar(True, 4)
+    second = harness.submit(state, prompt=(2,), frame=1)
+    while not first.finalized:
+        harness.tick()
+    assert first.is_zombie
+    assert second.status is SequenceStatus.WAITING
+    harness.run()
+    assert_right(state, (2,), 1, CycleGrammar(True, 4))
+
+
+# -- lanes and rows ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lanes_and_rows_that_disagree_never_mix_two_answers(seed: int) -> None:
+    """Short and long answers leave lanes in disorder, and frames sort rows across them."""
+    harness = Harness(seed=seed, config=config(max_prefixes=3))
+    asked = []
+    for number in range(14):
+        prompt, frame = (number + 1, seed + 1), (number * 2 + seed) % 3
+        make = [lambda: CycleGrammar(True, 1), lambda: TextGrammar(9), lambda: ParityGrammar(4)]
+        state = make[number % 3]()
+        harness.submit(state, prompt=prompt, frame=frame)
+        asked.append((state, prompt, frame, make[number % 3]))
+        if number % 4 == 3:
+            harness.tick()
+    harness.run()
+    for state, prompt, frame, fresh in asked:
+        assert_right(state, prompt, frame, fresh())
+
+
+def test_prompts_of_very_different_lengths_share_a_prefill() -> None:
+    harness = Harness()
+    asked = []
+    for length in (1, 17, 3, 9):
+        prompt = tuple(n % 22 + 1 for n in range(length))
+        state = CycleGrammar(length % 2 == 1, 4)
+        harness.submit(state, prompt=prompt, frame=length % 2)
+        asked.append((state, prompt, length % 2, CycleGrammar(length % 2 == 1, 4)))
+    harness.tick()
+    assert harness.engine.stats.num_prefill_steps == 1
+    harness.run()
+    for state, prompt, frame, fresh in asked:
+        assert_right(state, prompt, frame, fresh)
+
+
+# -- callbacks on the engine's thread ---------------------------------------------------------
+
+
+def test_a_callback_may_cancel_and_submit_on_the_engine_itself() -> None:
+    harness = Harness(config=config(max_rows=2))
+    others = [harness.submit(TextGrammar(30, forbidden=(0,)), frame=n) for n in (1, 2)]
+    late = CycleGrammar(True, 2)
+
+    def go_on(sequence: Sequence, outcome: Outcome) -> None:
+        for other in others:
+            harness.engine.cancel(other, CANCELLED)
+        harness.submit(late, prompt=(6,), frame=2)
+
+    harness.submit(CycleGrammar(True, 1), deadline_s=None, on_done=go_on)
+    harness.engine.cancel(others[0], CANCELLED)
+    harness.run()
+    assert_right(late, (6,), 2, CycleGrammar(True, 2))
+
+
+# -- sampled text -----------------------------------------------------------------------------
+
+
+requests = st.lists(
+    st.tuples(
+        st.integers(1, 22),
+        st.one_of(st.none(), st.integers(0, 2)),
+        st.sampled_from([0.0, 900.0, 4000.0]),
+        st.sampled_from([1.0, 0.7]),
+        st.integers(0, 2**63 - 1),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def sampled(mix: list, mode: tuple[bool, bool], seed: int) -> list[list[tuple]]:
+    harness = Harness(seed=seed, config=config(*mode))
+    states = []
+    for first, frame, temperature, top_p, noise_seed, pause in mix:
+        states.append(TextGrammar(8))
+        harness.submit(
+            states[-1],
+            prompt=(first, 3),
+            frame=frame,
+            sampling=SamplingParams(temperature, top_p, noise_seed),
+        )
+        for _ in range(pause):
+            harness.tick()
+    harness.run()
+    return [key_of(state.tokens) for state in states]
+
+
+@settings(max_examples=25, deadline=None)
+@given(requests, st.integers(0, 999))
+def test_sampled_text_is_the_same_in_every_mode_batch_and_interleaving(
+    mix: list, seed: int
+) -> None:
+    alone = [sampled([one], (False, False), 0)[0] for one in mix]
+    for mode in MODES:
+        assert sampled(mix, mode, seed) == alone
+
+
+def test_sampled_text_depends_on_its_seed() -> None:
+    answers = {
+        tuple(sampled([(4, 1, 4000.0, 1.0, seed, 0)], (True, False), 0)[0]) for seed in range(8)
+    }
+    assert len(answers) == 8
+
+
+def test_greedy_and_sampled_rows_of_one_batch_do_not_disturb_each_other() -> None:
+    harness = Harness()
+    greedy, detect = TextGrammar(9), CycleGrammar(True, 4)
+    harness.submit(greedy, prompt=(5,), frame=1)
+    harness.submit(TextGrammar(9), prompt=(6,), sampling=SamplingParams(4000.0, 0.9, 3))
+    harness.submit(detect, prompt=(7,), frame=1)
+    harness.run()
+    assert_right(greedy, (5,), 1, TextGrammar(9))
+    assert_right(detect, (7,), 1, CycleGrammar(True, 4))
