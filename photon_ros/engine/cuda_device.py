@@ -39,14 +39,37 @@ class _CudaStream:
 
 
 class CudaDevice:
-    """One CUDA GPU with a compute stream and a copy stream."""
+    """One CUDA GPU with a compute stream and a copy stream.
 
-    def __init__(self, device: str = "cuda") -> None:
+    ``use_graphs`` captures decode steps; without, every step is launched kernel by kernel.
+    """
+
+    def __init__(self, device: str = "cuda", *, use_graphs: bool = True) -> None:
         if not torch.cuda.is_available():
             raise InputError(f"device {device!r}: this torch sees no CUDA GPU; use device 'cpu'")
         self.torch_device = torch.device(device)
+        self.can_capture = use_graphs
+        self._pool: tuple[int, int] | None = None  # one for all graphs: they never run at once
         self.compute: Stream = _CudaStream(self.torch_device)
         self.copy: Stream = _CudaStream(self.torch_device)
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        """Capture ``op`` on the current stream; all graphs share one memory pool."""
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(
+            graph,
+            pool=self._pool,  # type: ignore[arg-type]
+            stream=torch.cuda.current_stream(self.torch_device),
+            capture_error_mode="thread_local",
+        ):
+            op()
+
+        def replay() -> None:
+            graph.replay()
+
+        return replay
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed pinned tensor: a copy from pageable memory would synchronise."""

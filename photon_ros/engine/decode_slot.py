@@ -38,6 +38,8 @@ class ForwardInputs:
         lanes, last_index: (rows,) relay row, and index of each row's last real token.
         token_ids, positions, private_positions, write_slots: (rows, T).
         page_table: (rows, num_pages).
+        prefix_starts, row_prefix: (F,) and (rows,), in steps of fixed shape only: position slots
+            of the prefixes, and which of them a row reads (-1: none).
     """
 
     lanes: Tensor
@@ -47,6 +49,8 @@ class ForwardInputs:
     private_positions: Tensor
     write_slots: Tensor
     page_table: Tensor
+    prefix_starts: Tensor | None = None
+    row_prefix: Tensor | None = None
 
 
 _Layout = tuple[list[NDArray[np.int64]], int, ForwardInputs]
@@ -92,7 +96,7 @@ class DecodeSlot:
         self.slot_id = slot_id
         rows = config.max_rows
         pages = -(-spec.max_context // config.page_size)
-        capacity = rows * (2 + 4 * spec.max_context + pages)
+        capacity = rows * (3 + 4 * spec.max_context + 2 * pages) + config.max_prefixes
         self.inputs_host = device.host_buffer((capacity,), torch.int64)
         self.inputs = device.device_buffer((capacity,), torch.int64)
         self.controls_host = device.host_buffer((rows, NUM_CONTROLS), torch.int64)
@@ -129,7 +133,7 @@ class DecodeSlot:
         layout = self._layouts.get(shapes)
         if layout is None:
             layout = self._layout_of(shapes)
-            if shapes[-2][1] == 1:  # decode steps come in few shapes, prompts in many
+            if shapes[2][1] == 1:  # decode steps come in few shapes, prompts in many
                 self._layouts[shapes] = layout
         hosts, num_inputs, inputs = layout
         for host, field in zip(hosts, fields, strict=True):
@@ -143,6 +147,10 @@ class DecodeSlot:
             hosts.append(host[begin:end].reshape(shape))
             views.append(self.inputs[begin:end].view(shape))
         return hosts, end, ForwardInputs(*views)
+
+    def copy_inputs(self, num_inputs: int) -> None:
+        """Copy what :meth:`stage_inputs` packed to the device; runs on the compute stream."""
+        self.inputs[:num_inputs].copy_(self.inputs_host[:num_inputs], non_blocking=True)
 
     def stage_crops(self, frames: list[FrameCrops]) -> tuple[list[Tensor], list[Tensor]]:
         """Write frames to the host staging; return the (host, device) views to copy between."""

@@ -56,6 +56,18 @@ class Device(Protocol):
         """The stream of device-to-host copies."""
         ...
 
+    @property
+    def can_capture(self) -> bool:
+        """True when :meth:`capture` saves time."""
+        ...
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        """Return something that does again what ``op`` does, without running it now.
+
+        Called from inside an operation of the compute stream.
+        """
+        ...
+
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed host tensor that copies to and from the device may use directly."""
         ...
@@ -90,10 +102,16 @@ class _ImmediateStream:
 class CpuDevice:
     """The host as a device: function without a GPU, no overlap and none claimed."""
 
+    can_capture = False
+
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
         self.compute: Stream = _ImmediateStream()
         self.copy: Stream = _ImmediateStream()
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        """Return ``op``: there is nothing cheaper than running it."""
+        return op
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed tensor of ordinary memory."""

@@ -18,6 +18,7 @@ from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot
 from photon_ros.engine.device import Device
 from photon_ros.engine.endings import Endings, fault
 from photon_ros.engine.forward import Forward
+from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.metrics import EngineStats, StepRecord
@@ -46,10 +47,11 @@ class Engine:
             pages_per_prefix=pages_per_prefix,
         )
         self._slots = [DecodeSlot(i, device, spec, config) for i in range(2)]
-        relay = device.device_buffer((config.max_rows, spec.dim), spec.dtype)
+        relay = device.device_buffer((config.max_rows + 1, spec.dim), spec.dtype)
         cache = KVCache(device, spec, self.pool, config.page_size)
-        self._forward = Forward(model, device, cache, relay)
-        self._sampler = Sampler(model, device, relay)
+        self.graphs = Graphs(device)
+        self._forward = Forward(model, device, cache, relay, self.graphs, config)
+        self._sampler = Sampler(model, device, relay, self.graphs)
         self.pipeline = Pipeline(config.max_inflight_steps)
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
@@ -194,7 +196,15 @@ class Engine:
         try:
             constraints = self._constraints_now(step) if held else _known(step.constraints)
             positions = sampled_positions(sequences, self._model.spec.prefix_len)
-            self._sampler.submit(slot, step.inputs.lanes, constraints, sequences, positions)
+            inputs = step.inputs
+            self._sampler.submit(
+                slot,
+                inputs.lanes,
+                constraints,
+                sequences,
+                positions,
+                is_fixed_shape=inputs.row_prefix is not None,
+            )
             step.record.sampled_s = time.monotonic()
         except Exception as error:
             self._fail_step(step, fault("its sampling failed", error))
@@ -203,7 +213,13 @@ class Engine:
         """Return the rows' constraints from the committed state; a zombie's are never read."""
         constraints = []
         for sequence in step.sequences:
-            constraint = None if sequence.finalized else sequence.state.constraint_ahead(0)
+            constraint = None
+            if not sequence.finalized:
+                try:
+                    constraint = sequence.state.constraint_ahead(0)
+                except Exception as error:  # fails alone; its row is a zombie's from here on
+                    ended = Outcome(error=fault("its grammar failed", error))
+                    self._endings.finalize(sequence, ended)
             if constraint is None:
                 constraint = Constraint(allowed=(self._model.spec.eos_id,), spatial=True)
             constraints.append(constraint)

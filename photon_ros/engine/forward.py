@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from photon_ros.engine.attention import PrefixAttend, RowGroup, RowsAttend
+from photon_ros.engine.captured import CapturedRowsAttend, pad_decode_fields
+from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs, PromptValues
 from photon_ros.engine.device import Device
-from photon_ros.engine.interfaces import Model
+from photon_ros.engine.graphs import Graphs
+from photon_ros.engine.interfaces import Attend, Model
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.scheduler import StepPlan
 from photon_ros.engine.sequence import Sequence
@@ -23,16 +26,29 @@ from photon_ros.engine.step_inputs import StepRows
 class Forward:
     """The forward pass of prefill and decode steps over one cache.
 
-    ``relay`` is (max_rows, D) on the device; row ``lane`` carries the next input embedding of
-    the sequence that owns the lane.
+    ``relay`` is (max_rows + 1, D) on the device; row ``lane`` carries the next input embedding
+    of the sequence that owns the lane, the last row is the padding's.
     """
 
-    def __init__(self, model: Model, device: Device, cache: KVCache, relay: Tensor) -> None:
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        cache: KVCache,
+        relay: Tensor,
+        graphs: Graphs,
+        config: EngineConfig,
+    ) -> None:
+        spec = model.spec
+        self._graphs = graphs
+        self._max_rows = config.max_rows
+        self._max_pages = cache.pages_for(spec.max_context)
+        self._max_prefixes = config.max_prefixes
         self._model = model
         self._device = device
         self._cache = cache
         self._relay = relay
-        self._prefix_len = model.spec.prefix_len
+        self._prefix_len = spec.prefix_len
         self._rows: StepRows | None = None
 
     def submit(self, plan: StepPlan, slot: DecodeSlot) -> ForwardInputs:
@@ -41,29 +57,73 @@ class Forward:
         The last hidden state of each row lands in ``slot.hidden``.
         """
         step_rows = self._rows_of(plan.sequences)
-        is_decode = plan.kind == "decode"
-        fields = step_rows.decode_fields() if is_decode else step_rows.prefill_fields()
-        num_inputs, inputs = slot.stage_inputs(fields)
+        if plan.kind == "prefill":
+            return self._submit_prefill(plan, slot, step_rows)
+        if self._device.can_capture:
+            return self._submit_captured(slot, step_rows)
+        return self._submit_decode(slot, step_rows)
+
+    def _submit_prefill(
+        self, plan: StepPlan, slot: DecodeSlot, step_rows: StepRows
+    ) -> ForwardInputs:
+        num_inputs, inputs = slot.stage_inputs(step_rows.prefill_fields())
         if plan.new_prefixes:
             self._submit_prefixes(plan, slot)
         rows, num_tokens = inputs.token_ids.shape
-        values = None if is_decode else slot.stage_values(plan.sequences, num_tokens)
+        values = slot.stage_values(plan.sequences, num_tokens)
 
-        def forward() -> None:
-            slot.inputs[:num_inputs].copy_(slot.inputs_host[:num_inputs], non_blocking=True)
-            if is_decode:
-                embeds = self._relay.index_select(0, inputs.lanes)[:, None]
-            else:
-                embeds = self._prompt_embeds(inputs.token_ids, values)
+        def prefill() -> None:
+            slot.copy_inputs(num_inputs)
+            embeds = self._prompt_embeds(inputs.token_ids, values)
             attend = self._rows_attend(inputs, step_rows.groups)
             hidden = self._model.decode(embeds, inputs.positions, attend)
-            if not is_decode:
-                index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
-                hidden = hidden.gather(1, index)
-            slot.hidden[:rows] = hidden[:, 0]
+            index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
+            slot.hidden[:rows] = hidden.gather(1, index)[:, 0]
 
-        self._device.compute.submit(forward, plan.kind)
+        self._device.compute.submit(prefill, "prefill")
         return inputs
+
+    def _submit_decode(self, slot: DecodeSlot, step_rows: StepRows) -> ForwardInputs:
+        num_inputs, inputs = slot.stage_inputs(step_rows.decode_fields())
+
+        def decode() -> None:
+            slot.copy_inputs(num_inputs)
+            self._decode_rows(slot, inputs, self._rows_attend(inputs, step_rows.groups))
+
+        self._device.compute.submit(decode, "decode")
+        return inputs
+
+    def _submit_captured(self, slot: DecodeSlot, step_rows: StepRows) -> ForwardInputs:
+        """Queue a decode step of fixed shape, replayed where its shape was captured before."""
+        shape, fields = pad_decode_fields(
+            step_rows, step_rows.decode_fields(), max_rows=self._max_rows,
+            max_pages=self._max_pages, max_prefixes=self._max_prefixes,
+        )  # fmt: skip
+        num_inputs, inputs = slot.stage_inputs(fields)
+
+        def decode() -> None:
+            slot.copy_inputs(num_inputs)
+            assert inputs.prefix_starts is not None
+            assert inputs.row_prefix is not None
+            attend = CapturedRowsAttend(
+                self._cache,
+                prefix_len=self._prefix_len,
+                write_slots=inputs.write_slots.flatten(),
+                page_table=inputs.page_table,
+                private_positions=inputs.private_positions,
+                prefix_starts=inputs.prefix_starts,
+                row_prefix=inputs.row_prefix,
+            )
+            self._decode_rows(slot, inputs, attend)
+
+        key = (slot.slot_id, shape)
+        self._device.compute.submit(lambda: self._graphs.run(key, decode), "decode")
+        return inputs
+
+    def _decode_rows(self, slot: DecodeSlot, inputs: ForwardInputs, attend: Attend) -> None:
+        embeds = self._relay.index_select(0, inputs.lanes)[:, None]
+        hidden = self._model.decode(embeds, inputs.positions, attend)
+        slot.hidden[: len(embeds)] = hidden[:, 0]
 
     def _rows_of(self, sequences: list[Sequence]) -> StepRows:
         """Return what is constant of these rows, computed anew only when they are others."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from photon_ros.engine import sampling
 from photon_ros.engine.decode_slot import DecodeSlot
 from photon_ros.engine.device import Device
+from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Constraint, Model
 from photon_ros.engine.sequence import Sequence
 
@@ -16,11 +17,13 @@ from photon_ros.engine.sequence import Sequence
 class Sampler:
     """Samples from ``slot.hidden`` and leaves the next input embeddings in the relay.
 
-    ``relay`` is (max_rows, D) on the device, as in :class:`photon_ros.engine.forward.Forward`.
+    ``relay`` is (max_rows + 1, D) on the device, as in :class:`photon_ros.engine.forward.Forward`.
     """
 
-    def __init__(self, model: Model, device: Device, relay: Tensor) -> None:
+    def __init__(self, model: Model, device: Device, relay: Tensor, graphs: Graphs) -> None:
         self._model = model
+        self._graphs = graphs
+        self._padding = Constraint(allowed=(model.spec.eos_id,), spatial=True)
         self._device = device
         self._relay = relay
 
@@ -31,15 +34,20 @@ class Sampler:
         constraints: Seq[Constraint],
         sequences: Seq[Sequence],
         positions: Seq[int],
+        *,
+        is_fixed_shape: bool,
     ) -> None:
         """Stage what the rows may sample, then queue sampling and copy; sets ``copied_event``.
 
         Args:
             slot: the step's buffers.
-            lanes: (rows,) int64 device; relay row of each sequence.
-            constraints, sequences: one a row.
+            lanes: (rows,) int64 device; relay row of each sequence, then of padding rows.
+            constraints, sequences: one a row, without padding.
             positions: absolute position of each token to be sampled.
+            is_fixed_shape: the step's shapes are those of a bucket, so it may be captured.
         """
+        num_padding = len(lanes) - len(sequences)
+        constraints = [*constraints, *[self._padding] * num_padding]
         plan = sampling.plan_sampling(constraints, sequences, self._model.spec)
         sampling.stage_sampling(slot, plan, constraints, sequences, positions)
 
@@ -47,8 +55,13 @@ class Sampler:
             sampling.copy_sampling_inputs(slot, plan)
             sampling.sample(self._model, slot, plan, self._relay, lanes)
 
-        self._device.compute.submit(sample, "sample")
+        if is_fixed_shape:
+            key = (slot.slot_id, plan)
+            self._device.compute.submit(lambda: self._graphs.run(key, sample), "sample")
+        else:
+            self._device.compute.submit(sample, "sample")
         # After the sampling's last write: spatial decode is part of it.
         self._device.copy.wait(self._device.compute.record())
-        self._device.copy.submit(lambda: slot.copy_landed(plan.num_rows), "copy")
+        num_rows = len(sequences)
+        self._device.copy.submit(lambda: slot.copy_landed(num_rows), "copy")
         slot.copied_event = self._device.copy.record()

@@ -32,6 +32,8 @@ from photon_ros.engine.decode_slot import (
 from photon_ros.engine.interfaces import Constraint, Model, ModelSpec
 from photon_ros.engine.sequence import Sequence
 
+SEED_MASK = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
@@ -102,13 +104,13 @@ def stage_sampling(
     if plan.any_folded:
         controls[:, CONTROL_FOLD] = [-1 if c.fold_to is None else c.fold_to for c in constraints]
     if plan.any_random:
-        controls[:, CONTROL_SEED] = [s.sampling.seed & (2**63 - 1) for s in sequences]
-        controls[:, CONTROL_POSITION] = positions
+        controls[: len(sequences), CONTROL_SEED] = [s.sampling.seed & SEED_MASK for s in sequences]
+        controls[: len(sequences), CONTROL_POSITION] = positions
     if plan.pair is None:
         slot.stage_mask(constraints)
     if plan.any_random:
         values = [(s.sampling.temperature, s.sampling.top_p) for s in sequences]
-        slot.sampling_host.numpy()[:rows] = np.asarray(values, dtype=np.float32)
+        slot.sampling_host.numpy()[: len(values)] = np.asarray(values, dtype=np.float32)
 
 
 def copy_sampling_inputs(slot: DecodeSlot, plan: SamplingPlan) -> None:

@@ -69,11 +69,17 @@ class SleepDevice:
         forward_s: seconds that one forward takes, prefill and decode alike.
     """
 
+    can_capture = False
+
     def __init__(self, forward_s: float) -> None:
         self.torch_device = torch.device("cpu")
         durations_s = {"prefill": forward_s, "decode": forward_s}
         self.compute = TimedStream(durations_s, frozenset())
         self.copy = TimedStream({}, frozenset({"copy"}))
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        """Return ``op``."""
+        return op
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed tensor; nothing that was sampled is ever but 0."""

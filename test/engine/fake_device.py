@@ -85,16 +85,21 @@ class FakeStream:
 class FakeDevice:
     """Two streams whose interleaving a seed picks; ``eagerness`` is how much runs unasked."""
 
-    def __init__(self, seed: int = 0, eagerness: float = 0.3) -> None:
+    def __init__(self, seed: int = 0, eagerness: float = 0.3, can_capture: bool = False) -> None:
         self._random = random.Random(seed)
         self._eagerness = eagerness
         self.torch_device = torch.device("cpu")
+        self.can_capture = can_capture
         self.compute = FakeStream(self)
         self.copy = FakeStream(self)
         self.num_host_waits = 0
         self.trace: deque[str] = deque(maxlen=10_000)
         # Put around every operation; see hostile.py.
         self.wrap: Callable[[Callable[[], None], str], Callable[[], None]] | None = None
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        """Return the operation of the step that was captured: replays read its buffers only."""
+        return op
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)

@@ -277,7 +277,7 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
         device.compute.submit(ruin, "poison")
 
     relay = engine._forward._relay.as_subclass(RelayTensor)
-    relay.written = [False] * config.max_rows
+    relay.written = [False] * config.max_rows + [True]  # the padding's row holds zeros
     relay.report, relay.garbage = report, garbage
     engine._forward._relay = engine._sampler._relay = relay
     watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)

@@ -58,11 +58,17 @@ def test_a_lone_request_gets_the_tokens_it_would_get_without_an_engine(
 
 
 @settings(max_examples=60, deadline=None)
-@given(requests, st.sampled_from(MODES), st.integers(0, 2**16), st.sampled_from([0.0, 0.3, 0.9]))
+@given(
+    requests,
+    st.sampled_from(MODES),
+    st.integers(0, 2**16),
+    st.sampled_from([0.0, 0.3, 0.9]),
+    st.booleans(),
+)
 def test_any_mix_in_any_interleaving_gives_each_request_what_it_gets_alone(
-    mix: list, mode: tuple[bool, bool], seed: int, eagerness: float
+    mix: list, mode: tuple[bool, bool], seed: int, eagerness: float, can_capture: bool
 ) -> None:
-    harness = Harness(seed=seed, eagerness=eagerness, config=config(*mode))
+    harness = Harness(seed, eagerness, config(*mode), can_capture=can_capture)
     states = []
     for name, size, prompt, frame, pause in mix:
         states.append(GRAMMARS[name](size))
@@ -213,3 +219,20 @@ def test_paused_launches_nothing_and_commits_what_is_in_flight() -> None:
     harness.engine.scheduler.is_paused = False
     harness.run()
     assert key_of(state.tokens) == key_of(expected_tokens((1, 2, 3), 7, TextGrammar(8)))
+
+
+def test_replayed_steps_serve_other_rows_frames_and_lengths_than_those_they_were_captured_on() -> (
+    None
+):
+    harness = Harness(seed=5, config=config(num_private_pages=120), can_capture=True)
+    for turn in range(6):
+        asked = []
+        for number in range(1 + turn % 4):
+            state = CycleGrammar(number % 2 == 0, 4 + turn)
+            prompt, frame = (turn + 1, number + 1), (None if number == 3 else (turn + number) % 3)
+            harness.submit(state, prompt=prompt, frame=frame)
+            asked.append((state, prompt, frame, CycleGrammar(number % 2 == 0, 4 + turn)))
+        harness.settle()
+        for state, prompt, frame, fresh in asked:
+            assert key_of(state.tokens) == key_of(expected_tokens(prompt, frame, fresh))
+    assert harness.engine.graphs.num_replays > 30

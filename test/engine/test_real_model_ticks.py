@@ -298,11 +298,15 @@ class _ValuelessStream:
 class ValuelessDevice:
     """Device tensors have shapes and types, and nothing to read."""
 
-    def __init__(self) -> None:
+    def __init__(self, can_capture: bool = False) -> None:
+        self.can_capture = can_capture
         self.torch_device = torch.device("meta")
         self.compute = _ValuelessStream(self, may_cross=False)
         self.copy = _ValuelessStream(self, may_cross=True)
         self.num_host_waits = 0
+
+    def capture(self, op: Callable[[], None]) -> Callable[[], None]:
+        return op
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
@@ -313,10 +317,11 @@ class ValuelessDevice:
 
 @pytest.mark.parametrize("pipelined", [True, False])
 @pytest.mark.parametrize("hold", [True, False])
+@pytest.mark.parametrize("can_capture", [True, False])
 def test_the_whole_engine_runs_on_a_device_whose_values_cannot_be_read(
-    pipelined: bool, hold: bool
+    pipelined: bool, hold: bool, can_capture: bool
 ) -> None:
-    device = ValuelessDevice()
+    device = ValuelessDevice(can_capture)
     config = EngineConfig(4, 2, 4, 60, pipelined=pipelined, hold_constrained=hold)
     run = Run(small_model("meta"), device, config)
     run.submit_round()

@@ -1,0 +1,160 @@
+"""Steps of fixed shape: the same attention as the eager step, whatever the padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from grammars import TextGrammar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from photon_ros.engine.attention import RowsAttend
+from photon_ros.engine.captured import CapturedRowsAttend, pad_decode_fields
+from photon_ros.engine.device import CpuDevice
+from photon_ros.engine.graphs import Graphs, bucket
+from photon_ros.engine.page_pool import Prefix
+from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step_inputs import StepRows
+
+PREFIX_LEN, PAGE, HEADS, WIDTH = 6, 4, 4, 8
+EXTENT_PAGES = 2
+
+
+class Cache:
+    """Random keys and values: whatever is there must be read alike by both."""
+
+    page_size = PAGE
+
+    def __init__(self, kv_heads: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (1, 60 * PAGE, kv_heads, WIDTH)
+        self.keys = torch.randn(shape, generator=generator)
+        self.values = torch.randn(shape, generator=generator)
+
+
+def step_rows(made: list[tuple[int | None, int]]) -> StepRows:
+    """Make decoding rows of (prefix number, tokens so far), ordered by prefix."""
+    sequences, page = [], 20
+    for lane, (prefix, length) in enumerate(
+        sorted(made, key=lambda r: -1 if r[0] is None else r[0])
+    ):
+        sequence = Sequence((1,) * length, TextGrammar(), lambda *_: None)
+        sequence.num_launched, sequence.lane = 1, lane
+        count = (length + 1) // PAGE + 1
+        sequence.pages = list(range(page, page + count))
+        page += count
+        if prefix is not None:
+            sequence.prefix = Prefix(prefix, 1 + prefix * EXTENT_PAGES)
+        sequences.append(sequence)
+    return StepRows(sequences, PAGE, PREFIX_LEN)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(1, 9)), min_size=1, max_size=7
+    ),
+    st.sampled_from([1, 2, 4]),
+    st.integers(0, 99),
+)
+def test_captured_attention_equals_the_eager_one(
+    made: list[tuple[int | None, int]], kv_heads: int, seed: int
+) -> None:
+    rows = step_rows(made)
+    count = len(made)
+    generator = torch.Generator().manual_seed(seed + 1)
+    q = torch.randn((count, 1, HEADS, WIDTH), generator=generator)
+    k, v = torch.randn((2, count, 1, kv_heads, WIDTH), generator=generator)
+    eager_fields = [torch.from_numpy(field) for field in rows.decode_fields()]
+    eager_cache = Cache(kv_heads, seed)
+    eager = RowsAttend(
+        eager_cache,
+        prefix_len=PREFIX_LEN,
+        write_slots=eager_fields[5].flatten(),
+        page_table=eager_fields[6],
+        private_positions=eager_fields[4],
+        groups=rows.groups,
+    )
+    shape, fields = pad_decode_fields(
+        rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
+    )
+    padded = [torch.from_numpy(field) for field in fields]
+    captured_cache = Cache(kv_heads, seed)
+    captured = CapturedRowsAttend(
+        captured_cache,
+        prefix_len=PREFIX_LEN,
+        write_slots=padded[5].flatten(),
+        page_table=padded[6],
+        private_positions=padded[4],
+        prefix_starts=padded[7],
+        row_prefix=padded[8],
+    )
+
+    def grown(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x, torch.randn((shape.rows - count, *x.shape[1:]), generator=generator)))
+
+    expected = eager(0, q, k, v)
+    got = captured(0, grown(q), grown(k), grown(v))
+    torch.testing.assert_close(got[:count], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(captured_cache.keys[0, PAGE:], eager_cache.keys[0, PAGE:])
+    torch.testing.assert_close(captured_cache.values[0, PAGE:], eager_cache.values[0, PAGE:])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(1, 9)), min_size=1, max_size=8)
+)
+def test_padding_rows_touch_only_the_reserved_page_and_the_paddings_lane(
+    made: list[tuple[int | None, int]],
+) -> None:
+    rows = step_rows(made)
+    shape, fields = pad_decode_fields(
+        rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
+    )
+    lanes, _, _, positions, _, write_slots, table, starts, row_prefix = fields
+    count = len(made)
+    assert shape.rows in (1, 2, 4, 8)
+    assert shape.rows >= count
+    assert lanes[:count].tolist() == list(range(count))
+    assert (lanes[count:] == 8).all()
+    assert (write_slots[count:] < PAGE).all()
+    assert (table[count:] == 0).all()
+    assert (positions[count:] == 0).all()
+    for row in range(count):
+        prefix = rows.sequences[row].prefix
+        start = starts[row_prefix[row]] if row_prefix[row] >= 0 else None
+        assert start == (None if prefix is None else prefix.first_page * PAGE)
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "expected"),
+    [(0, 8, 1), (1, 8, 1), (2, 8, 2), (3, 8, 4), (5, 8, 8), (5, 6, 6), (9, 12, 12), (12, 12, 12)],
+)
+def test_buckets_are_powers_of_two_that_end_at_the_limit(
+    count: int, limit: int, expected: int
+) -> None:
+    assert bucket(count, limit) == expected
+
+
+class CountingDevice(CpuDevice):
+    """Counts captures; a replay runs the captured operation."""
+
+    can_capture = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_captures = 0
+
+    def capture(self, op):
+        self.num_captures += 1
+        return op
+
+
+def test_a_key_is_run_then_captured_then_replayed() -> None:
+    device = CountingDevice()
+    graphs = Graphs(device)
+    ran: list[str] = []
+    for turn in range(4):
+        graphs.run("a", lambda turn=turn: ran.append(f"a{turn}"))
+    assert ran == ["a0", "a1", "a1", "a1"]  # replays do again what the captured call did
+    graphs.run("b", lambda: ran.append("b"))
+    assert (device.num_captures, graphs.num_replays) == (1, 3)
