@@ -11,41 +11,45 @@ thread waits for resampling; the same pool turns finished sequences into results
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
-
-from photon_ros.core.errors import (
-    DeadlineExceeded,
-    EngineStopped,
-    ImageError,
-    InputError,
-    RequestCancelled,
-)
+from photon_ros.core.errors import EngineStopped, InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
-from photon_ros.core.result import EndReason, Result, Timings
-from photon_ros.models.moondream.crop_cache import CropCache, CropKey
+from photon_ros.core.result import Result
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.cuda_device import CudaDevice
 from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.interfaces import FrameCrops
 from photon_ros.engine.metrics import EngineStats
-from photon_ros.engine.sequence import (
-    Outcome,
-    PrefixSource,
-    SamplingParams,
-    Sequence,
-)
 from photon_ros.engine.worker import EngineWorker
 from photon_ros.models.moondream.checkpoint import Checkpoint, load_checkpoint
+from photon_ros.models.moondream.crop_cache import CropCache
+from photon_ros.models.moondream.hub import locate
+from photon_ros.models.moondream.image import ResizeMethod
+from photon_ros.pending import Pending
+from photon_ros.pictures import Picture, frame_of
+from photon_ros.questions import (
+    Answer,
+    Objects,
+    Question,
+    SpatialOptions,
+    TextOptions,
+    reasoning_dict,
+    spatial_question,
+    text_question,
+)
 from photon_ros.skills import SKILLS, skill_named
-from photon_ros.skills.spatial import SpatialState
+from photon_ros.skills.encode import EncodeState
+from photon_ros.skills.prompt import Prompt
+from photon_ros.skills.skill import AnswerState
+from photon_ros.text_stream import StreamInbox, TextStream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 NUM_PREPARE_THREADS = 2
 
@@ -54,43 +58,50 @@ class Photon:
     """One loaded model, ready for requests from any thread.
 
     Args:
-        model: "nano", a folder with a checkpoint of the family, or a loaded Checkpoint.
+        model: "nano", a folder with a checkpoint of the family, its id on the Hugging Face hub
+            ("vikhyatk/moondream2"), or a loaded Checkpoint.
+        revision: which commit, tag or branch of a hub id; None takes the one that this release
+            was made for, or else the newest.
         device: "cpu", "cuda" or "cuda:N".
         dtype: "float32", "bfloat16" or "float16"; None takes float32 on the CPU and bfloat16
             on a GPU.
         config: sizes of the engine; None takes the defaults.
+        resize: "exact" resamples like the reference, "fast" in a fraction of the time with
+            slightly different pixels.
 
     Raises:
         ModelError: the model cannot be loaded; the message names what is missing.
-        InputError: the device or dtype does not exist here.
+        InputError: the device, dtype or resize method does not exist here.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | Checkpoint = "nano",
         *,
+        revision: str | None = None,
         device: str = "cpu",
         dtype: str | None = None,
         config: EngineConfig | None = None,
+        resize: ResizeMethod = "exact",
     ) -> None:
         engine_device = _device(device)
         if isinstance(model, Checkpoint):
             checkpoint = model
         else:
             dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-            checkpoint = load_model(model, device=device, dtype=dtype)
+            checkpoint = load_model(model, revision=revision, device=device, dtype=dtype)
         self._prompting = checkpoint.prompting
+        self._pool = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="photon-prepare")
+        self._crops = CropCache(checkpoint.config.vision, self._pool, resize)
         self._worker = EngineWorker(
             Engine(checkpoint.model, engine_device, config or EngineConfig())
         )
-        self._pool = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="photon-prepare")
-        self._crops = CropCache(checkpoint.config.vision, self._pool)
         self.model_name = checkpoint.name
 
     @property
     def skills(self) -> tuple[str, ...]:
         """Skills that this model was trained for."""
-        return tuple(name for name in SKILLS if name in self._prompting.templates)
+        return tuple(name for name, skill in SKILLS.items() if skill.is_known_to(self._prompting))
 
     @property
     def engine_stats(self) -> EngineStats:
@@ -105,7 +116,7 @@ class Photon:
             UnsupportedSkillError: this model does not have it.
             PromptError: the prompt is empty, too long, or holds unknown words.
         """
-        skill_named(skill).prompt_ids(self._prompting, prompt)
+        skill_named(skill).prompt(self._prompting, Request(skill, prompt), has_frame=True)
 
     def submit(self, request: Request) -> Future[Result]:
         """Queue a request and return at once; ``cancel()`` on the future cancels the request.
@@ -116,58 +127,123 @@ class Photon:
             InputError: the request itself is wrong; see :meth:`validate`.
             EngineStopped: after :meth:`close`.
         """
-        skill = skill_named(request.skill)
-        prompt_ids = skill.prompt_ids(self._prompting, request.prompt)
-        if request.frame is None:
-            raise InputError(f"{request.skill} needs a frame")
-        key = self._crops.key_of(request.frame, request.max_crops)
-        pending = _Pending(request, skill.start(self._prompting, request), prompt_ids, key, self)
-        try:
-            crops = self._crops.crops_of(key)
-        except RuntimeError as error:  # the pool was shut down
-            raise EngineStopped("photon was closed") from error
-        crops.add_done_callback(pending.enter_engine)
-        return pending.future
+        return self._submit(request, None)
 
-    def detect(
-        self,
-        image: NDArray[np.uint8] | Image.Image,
-        prompt: str,
-        *,
-        max_objects: int = 50,
-        max_crops: int | None = None,
-    ) -> dict[str, list[dict[str, float]]]:
-        """Return ``{"objects": [{x_min, y_min, x_max, y_max, score}]}``, normalised.
+    def stream(self, request: Request) -> TextStream:
+        """Queue a request for an answer in words, to be read while it is written.
+
+        Raises:
+            InputError: the request itself is wrong, or its skill does not answer in words.
+            EngineStopped: after :meth:`close`.
+        """
+        inbox = StreamInbox()
+        future = self._submit(request, inbox)
+        return TextStream(inbox, future, self._prompting.tokenizer)
+
+    def point(self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]) -> Objects:
+        """Return ``{"points": [{x, y, score}]}``, normalised.
 
         Args:
-            image: (height, width, 3) uint8 RGB, or a PIL image.
+            image: (height, width, 3) uint8 RGB, a PIL image, or what :meth:`encode_image` gave.
             prompt: what to look for.
-            max_objects: objects after which the answer ends.
-            max_crops: budget of local crops; 0 looks at the whole image only.
+            options: see :class:`photon_ros.questions.SpatialOptions`.
         """
-        result = self._ask("detect", image, prompt, max_objects, max_crops)
-        names = ("x_min", "y_min", "x_max", "y_max")
-        return {
-            "objects": [
-                {**dict(zip(names, found.corners(), strict=True)), "score": found.score}
-                for found in result.detections
-            ]
-        }
+        return self._ask(spatial_question("point", image, prompt, **options))
 
-    def point(
+    def detect(self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]) -> Objects:
+        """Return ``{"objects": [{x_min, y_min, x_max, y_max, score}]}``, normalised.
+
+        Arguments as in :meth:`point`.
+        """
+        return self._ask(spatial_question("detect", image, prompt, **options))
+
+    def segment(
         self,
-        image: NDArray[np.uint8] | Image.Image,
+        image: Picture,
         prompt: str,
         *,
-        max_objects: int = 50,
-        max_crops: int | None = None,
-    ) -> dict[str, list[dict[str, float]]]:
-        """Return ``{"points": [{x, y, score}]}``, normalised; arguments as in :meth:`detect`."""
-        result = self._ask("point", image, prompt, max_objects, max_crops)
-        return {
-            "points": [{"x": found.x, "y": found.y, "score": found.score}
-                       for found in result.detections]
-        }  # fmt: skip
+        spatial_refs: Sequence[Sequence[float]] = (),
+        **options: Unpack[TextOptions],
+    ) -> dict[str, Any]:
+        """Return ``{"path": SVG path data, "bbox": {x_min, y_min, x_max, y_max}}``.
+
+        The path is in units of the box. What the model wrote and is no path comes as
+        ``"raw_text"``, with ``"parse_error"``; "bbox" is None when there is no box.
+
+        Args:
+            image, prompt: as in :meth:`point`.
+            spatial_refs: points (x, y) and boxes (x_min, y_min, x_max, y_max) meant.
+            options: see :class:`photon_ros.questions.TextOptions`.
+        """
+        return self._ask(
+            text_question("segment", image, prompt, spatial_refs=spatial_refs, **options)
+        )
+
+    def query(
+        self,
+        image: Picture | None,
+        question: str,
+        *,
+        stream: bool = False,
+        reasoning: bool = False,
+        spatial_refs: Sequence[Sequence[float]] = (),
+        **options: Unpack[TextOptions],
+    ) -> dict[str, Any]:
+        """Return ``{"answer": text}``; with ``stream`` the text is an iterator of its pieces.
+
+        Args:
+            image: as in :meth:`point`; None asks about no image.
+            question: what to answer.
+            stream: return at once, or as soon as the reasoning is over.
+            reasoning: think aloud first, and return ``"reasoning": {"text", "grounding":
+                [{"start_idx", "end_idx", "points"}]}``, too.
+            spatial_refs: points (x, y) and boxes (x_min, y_min, x_max, y_max) meant.
+            options: see :class:`photon_ros.questions.TextOptions`.
+        """
+        asked = text_question(
+            "query", image, question, reasoning=reasoning, spatial_refs=spatial_refs, **options
+        )
+        if not stream:
+            return self._ask(asked)
+        answer = self.stream(asked.request)
+        if not reasoning:
+            return {"answer": answer}
+        return {"reasoning": reasoning_dict(answer.reasoning()), "answer": answer}
+
+    def caption(
+        self,
+        image: Picture,
+        length: str = "normal",
+        *,
+        stream: bool = False,
+        **options: Unpack[TextOptions],
+    ) -> dict[str, Any]:
+        """Return ``{"caption": text}``; with ``stream`` the text is an iterator of its pieces.
+
+        Args:
+            image: as in :meth:`point`.
+            length: "short", "normal" or "long", as far as the model knows it.
+            stream: return at once.
+            options: see :class:`photon_ros.questions.TextOptions`.
+        """
+        asked = text_question("caption", image, length, **options)
+        return {"caption": self.stream(asked.request)} if stream else self._ask(asked)
+
+    def encode_image(self, image: Picture, *, max_crops: int | None = None) -> Frame:
+        """Encode an image now; requests about the returned Frame use what was encoded.
+
+        They do as long as their crop budget is the same and the engine keeps the frame
+        (``EngineConfig.max_prefixes``); afterwards it is encoded again.
+        """
+        frame = frame_of(image)
+        self.submit_encoding(frame, max_crops=max_crops).result()
+        return frame
+
+    def submit_encoding(self, frame: Frame, *, max_crops: int | None = None) -> Future[Result]:
+        """Queue the encoding of a frame alone, and return at once; see :meth:`encode_image`."""
+        request = Request("encode", "", frame, max_crops=max_crops)
+        prompt = Prompt((self._prompting.eos_id,))
+        return self._enter(request, prompt, EncodeState(self._prompting))
 
     def close(self) -> None:
         """Stop; requests not yet answered end with EngineStopped. Safe to call twice."""
@@ -185,120 +261,39 @@ class Photon:
     ) -> None:
         self.close()
 
-    def _ask(
-        self,
-        skill: str,
-        image: NDArray[np.uint8] | Image.Image,
-        prompt: str,
-        max_objects: int,
-        max_crops: int | None,
-    ) -> Result:
-        frame = Frame(_as_rgb(image))
-        request = Request(skill, prompt, frame, max_objects=max_objects, max_crops=max_crops)
-        return self.submit(request).result()
+    def _ask(self, question: Question[Answer]) -> Answer:
+        return question.shape(self.submit(question.request).result())
 
+    def _submit(self, request: Request, listener: StreamInbox | None) -> Future[Result]:
+        skill = skill_named(request.skill)
+        if request.frame is None and skill.needs_frame:
+            raise InputError(f"{request.skill} needs a frame")
+        has_frame = request.frame is not None
+        prompt = skill.prompt(self._prompting, request, has_frame=has_frame)
+        return self._enter(request, prompt, skill.start(self._prompting, request, listener))
 
-class _Pending:
-    """One request between submit and its result."""
-
-    def __init__(
-        self,
-        request: Request,
-        state: SpatialState,
-        prompt_ids: tuple[int, ...],
-        key: CropKey,
-        photon: Photon,
-    ) -> None:
-        self.future: Future[Result] = Future()
-        self._request = request
-        self._state = state
-        self._prompt_ids = prompt_ids
-        self._key = key
-        self._photon = photon
-        self._submitted_s = time.monotonic()
-        self._prepared_s = self._submitted_s
-
-    def enter_engine(self, crops: Future[FrameCrops]) -> None:
-        """Hand the request to the engine once its frame is cut."""
-        if crops.cancelled():
-            self._deliver(error=EngineStopped("photon was closed"))
-            return
-        error = crops.exception()
-        if error is not None:
-            self._deliver(error=error)
-            return
-        if self.future.cancelled():
-            return
-        request = self._request
-        self._prepared_s = time.monotonic()
-        if request.deadline_s is not None and request.deadline_s <= self._prepared_s:
-            self._deliver(error=DeadlineExceeded("deadline passed while the image was prepared"))
-            return
-        sequence = Sequence(
-            prompt_ids=self._prompt_ids,
-            state=self._state,
-            on_done=self._on_done,
-            source=PrefixSource(self._key, crops.result()),
-            sampling=SamplingParams(request.temperature, request.top_p, request.seed),
-            deadline_s=request.deadline_s,
-        )
-        worker = self._photon._worker
+    def _enter(self, request: Request, prompt: Prompt, state: AnswerState) -> Future[Result]:
+        pending = Pending(request, prompt, state, self._worker, self._pool)
+        if request.frame is None:
+            pending.enter(None)
+            return pending.future
+        key = self._crops.key_of(request.frame, request.max_crops)
         try:
-            worker.submit(sequence)
-        except EngineStopped as stopped:
-            self._deliver(error=stopped)
-            return
-        cancelled = RequestCancelled(f"{request.skill} {request.prompt!r} was cancelled")
-        self.future.add_done_callback(
-            lambda future: worker.cancel(sequence, cancelled) if future.cancelled() else None
-        )
-
-    def _on_done(self, sequence: Sequence, outcome: Outcome) -> None:
-        """Called on the engine's thread, which has better things to do than build results."""
-        if outcome.error is not None:
-            self._deliver(error=outcome.error)
-            return
-        try:
-            self._photon._pool.submit(self._finish, sequence, outcome, sequence.inflight_refs)
-        except RuntimeError:  # closing: the pool takes nothing more, the answer is still good
-            self._finish(sequence, outcome, sequence.inflight_refs)
-
-    def _finish(self, sequence: Sequence, outcome: Outcome, num_zombie_steps: int) -> None:
-        clock = sequence.clock
-        state = self._state
-        now_s = time.monotonic()
-        timings = Timings(
-            preprocess_ms=1e3 * (self._prepared_s - self._submitted_s),
-            queue_ms=1e3 * (clock.launched_s - self._prepared_s),
-            prefill_ms=1e3 * (clock.first_token_s - clock.launched_s),
-            decode_ms=1e3 * (clock.finalized_s - clock.first_token_s),
-            postprocess_ms=1e3 * (now_s - clock.finalized_s),
-            total_ms=1e3 * (now_s - self._submitted_s),
-            num_tokens=sequence.num_committed,
-            batch_size=clock.num_decode_rows / max(1, clock.num_decode_steps),
-            zombie_steps=num_zombie_steps,
-        )
-        result = Result(
-            skill=self._request.skill,
-            prompt=self._request.prompt,
-            detections=tuple(state.detections),
-            end_reason=outcome.by_length or EndReason.EOS,
-            token_ids=tuple(state.token_ids),
-            timings=timings,
-        )
-        self._deliver(result=result)
-
-    def _deliver(self, result: Result | None = None, error: BaseException | None = None) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        elif result is not None:
-            self.future.set_result(result)
+            crops = self._crops.crops_of(key)
+        except RuntimeError as error:  # the pool was shut down
+            raise EngineStopped("photon was closed") from error
+        crops.add_done_callback(lambda cut: pending.enter_with_frame(key, cut))
+        return pending.future
 
 
-def load_model(model: str | os.PathLike[str], *, device: str, dtype: str) -> Checkpoint:
-    """Load the embedded model by its name "nano", or a checkpoint folder.
+def load_model(
+    model: str | os.PathLike[str],
+    *,
+    device: str,
+    dtype: str,
+    revision: str | None = None,
+) -> Checkpoint:
+    """Load the embedded model by its name "nano", a checkpoint folder, or a hub id.
 
     Raises:
         ModelError: nothing can be loaded from there; the message says what was looked for.
@@ -307,7 +302,8 @@ def load_model(model: str | os.PathLike[str], *, device: str, dtype: str) -> Che
         from photon_ros.models.nano import load_nano
 
         return load_nano(device=device, dtype=dtype)
-    return load_checkpoint(model, device=device, dtype=dtype)
+    found = locate(model, revision)
+    return load_checkpoint(found.folder, device=device, dtype=dtype, tokenizer=found.tokenizer)
 
 
 def _device(name: str) -> Device:
@@ -317,11 +313,3 @@ def _device(name: str) -> Device:
     if kind == "cuda":
         return CudaDevice(name)
     raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
-
-
-def _as_rgb(image: NDArray[np.uint8] | Image.Image) -> NDArray[np.uint8]:
-    if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
-    if not isinstance(image, np.ndarray):
-        raise ImageError(f"image must be a numpy array or a PIL image, got {type(image).__name__}")
-    return image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from photon_ros.core.errors import InputError
@@ -14,16 +15,20 @@ class Request:
 
     Attributes:
         skill: "point", "detect", ... (see photon_ros.skills).
-        prompt: what to look for, plain text.
+        prompt: what to look for, plain text; a question for "query", a length for "caption".
         frame: the image asked about; None asks without an image (text skills only).
         max_objects: objects after which the answer ends; at least 1.
-        max_tokens: text tokens after which an answer ends; at least 1.
+        max_tokens: text tokens after which an answer ends; at least 1. A reasoning before the
+            answer may have as many again.
         max_crops: budget of local crops; 0 looks at the global crop only, None takes the
             model's own limit.
         temperature: 0 picks the most likely token; above 0 samples.
         top_p: mass of the tokens sampled from, in (0, 1].
         seed: makes sampling repeatable.
         deadline_s: time on the ``time.monotonic`` clock after which nobody wants the answer.
+        reasoning: think aloud before the answer; only "query", and only models that can.
+        spatial_refs: what the prompt is about, normalised to the image: points (x, y) and boxes
+            (x_min, y_min, x_max, y_max); only "query" and "segment".
     """
 
     skill: str
@@ -36,6 +41,8 @@ class Request:
     top_p: float = 1.0
     seed: int = 0
     deadline_s: float | None = None
+    reasoning: bool = False
+    spatial_refs: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_objects < 1:
@@ -48,3 +55,16 @@ class Request:
             raise InputError(f"temperature must be >= 0, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be in (0, 1], got {self.top_p}")
+        for ref in self.spatial_refs:
+            _check_ref(ref)
+
+
+def _check_ref(ref: tuple[float, ...]) -> None:
+    if len(ref) not in (2, 4):
+        raise InputError(
+            f"a spatial reference is (x, y) or (x_min, y_min, x_max, y_max), got {ref}"
+        )
+    if not all(math.isfinite(value) and 0 <= value <= 1 for value in ref):
+        raise InputError(f"a spatial reference is normalised to [0, 1], got {ref}")
+    if len(ref) == 4 and (ref[0] > ref[2] or ref[1] > ref[3]):
+        raise InputError(f"the box {ref} has its minimum above its maximum")

@@ -81,6 +81,48 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Grounding:
+    """Words of a reasoning that are about places in the image.
+
+    Attributes:
+        start, end: the words are ``reasoning.text[start:end]``.
+        points: (x, y) of each place, normalised.
+    """
+
+    start: int
+    end: int
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model thought aloud before its answer, and every token of it."""
+
+    text: str
+    grounding: tuple[Grounding, ...] = ()
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The outline of one object, as the model drew it.
+
+    Attributes:
+        path: SVG path data in units of ``box``, whose corners are (0, 0) and (1, 1); "" when
+            there is none.
+        box: (x_min, y_min, x_max, y_max), normalised, clamped to the image; None when the model
+            gave none.
+        raw_text: what the model wrote, piece by piece, separated by blanks.
+        parse_error: why that is not a path; "" when it is.
+    """
+
+    path: str
+    box: tuple[float, float, float, float] | None
+    raw_text: str = ""
+    parse_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The answer to one request.
 
@@ -92,6 +134,8 @@ class Result:
         end_reason: why the answer ended.
         token_ids: every token sampled for the answer, without the end token.
         timings: where the time went.
+        reasoning: what came before the answer, when it was asked for.
+        outline: what a "segment" answer drew.
     """
 
     skill: str
@@ -101,3 +145,5 @@ class Result:
     end_reason: EndReason = EndReason.EOS
     token_ids: tuple[int, ...] = ()
     timings: Timings = field(default_factory=Timings)
+    reasoning: Reasoning | None = None
+    outline: Outline | None = None

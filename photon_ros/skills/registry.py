@@ -1,67 +1,27 @@
-"""The skills there are, by name, and how each turns a request into a sequence's parts."""
+"""The skills there are, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from photon_ros.core.errors import InputError, PromptError, UnsupportedSkillError
-from photon_ros.core.prompting import Prompting
-from photon_ros.core.request import Request
-from photon_ros.skills.spatial import SpatialState
-
-
-@dataclass(frozen=True, slots=True)
-class Skill:
-    """One way of asking.
-
-    Attributes:
-        name: as users say it, and as the model's templates are keyed.
-        has_size: objects carry a width and a height.
-    """
-
-    name: str
-    has_size: bool
-
-    def prompt_ids(self, prompting: Prompting, prompt: str) -> tuple[int, ...]:
-        """Return the ids after the image prefix.
-
-        Raises:
-            UnsupportedSkillError: the model has no template for this skill.
-            PromptError: the prompt is empty, too long, or holds words the model does not know.
-        """
-        template = prompting.templates.get(self.name)
-        if template is None:
-            known = ", ".join(sorted(prompting.templates)) or "none"
-            raise UnsupportedSkillError(
-                f"{prompting.model_name} has no {self.name} skill; it has: {known}"
-            )
-        text = prompt.strip()
-        if not text:
-            raise PromptError(f"the prompt of {self.name} is empty; say what to look for")
-        body = prompting.tokenizer.encode(template.object_prefix + text)
-        ids = (*template.prefix, *body, *template.suffix)
-        room = prompting.max_context - prompting.prefix_len
-        if len(ids) > room:
-            raise PromptError(
-                f"the prompt of {len(prompt)} characters makes {len(ids)} tokens; beside the "
-                f"image the context of {prompting.model_name} holds {room}"
-            )
-        return ids
-
-    def start(self, prompting: Prompting, request: Request) -> SpatialState:
-        """Return the grammar of one request."""
-        return SpatialState(
-            prompting,
-            label=request.prompt.strip(),
-            has_size=self.has_size,
-            max_objects=request.max_objects,
-        )
-
+from photon_ros.core.errors import InputError
+from photon_ros.skills.segment import SegmentSkill
+from photon_ros.skills.skill import Skill
+from photon_ros.skills.spatial import SpatialSkill
+from photon_ros.skills.words import CaptionSkill, QuerySkill
 
 SKILLS: Mapping[str, Skill] = MappingProxyType(
-    {skill.name: skill for skill in (Skill("point", False), Skill("detect", True))}
+    {
+        skill.name: skill
+        for skill in (
+            SpatialSkill("point", has_size=False),
+            SpatialSkill("detect", has_size=True),
+            SegmentSkill("segment"),
+            QuerySkill("query", needs_frame=False),
+            CaptionSkill("caption"),
+        )
+    }
 )
 
 

@@ -13,9 +13,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from photon_ros.core.errors import InputError
 from photon_ros.core.prompting import Prompting
-from photon_ros.core.result import Detection, DetectionKind, EndReason
+from photon_ros.core.request import Request
+from photon_ros.core.result import Detection, DetectionKind, EndReason, Result
 from photon_ros.engine.interfaces import Constraint, SampledToken
+from photon_ros.skills.prompt import Prompt, build_prompt, require_text
+from photon_ros.skills.skill import AnswerState, Skill, TextListener
+
+
+@dataclass(frozen=True, slots=True)
+class SpatialSkill(Skill):
+    """Objects that a prompt names, by their places.
+
+    Attributes:
+        has_size: objects carry a width and a height.
+    """
+
+    has_size: bool = False
+
+    def prompt(self, prompting: Prompting, request: Request, *, has_frame: bool) -> Prompt:
+        """Return what to look for between the template's ids; see :meth:`Skill.prompt`."""
+        self.refuse_extras(request)
+        template = self.template(prompting)
+        require_text(request.prompt, self.name)
+        text = prompting.tokenizer.encode(template.object_prefix + request.prompt.strip())
+        return build_prompt(
+            prompting,
+            (template.prefix, text, template.suffix),
+            has_frame=has_frame,
+            num_characters=len(request.prompt),
+        )
+
+    def start(
+        self,
+        prompting: Prompting,
+        request: Request,
+        listener: TextListener | None = None,
+    ) -> AnswerState:
+        """Return the grammar of the objects; raises InputError when somebody listens to it."""
+        if listener is not None:
+            raise InputError(f"{self.name} has no text to stream; query and caption do")
+        return SpatialState(
+            prompting,
+            label=request.prompt.strip(),
+            has_size=self.has_size,
+            max_objects=request.max_objects,
+        )
 
 
 @dataclass(slots=True)
@@ -40,11 +84,10 @@ class SpatialState:
     _cycle: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
-        self._cycle = _cycle_of(
-            self.prompting.eos_id,
-            self.prompting.coord_id,
-            self.prompting.size_id if self.has_size else None,
-        )
+        prompting = self.prompting
+        start = _start(prompting.eos_id, prompting.coord_id, prompting.has_coord_token)
+        cycle = (start, _forced(prompting.coord_id))
+        self._cycle = (*cycle, _forced(prompting.size_id)) if self.has_size else cycle
 
     @property
     def max_new_tokens(self) -> int:
@@ -75,6 +118,16 @@ class SpatialState:
             self._pending = []
         return False
 
+    def build_result(self, request: Request, end_reason: EndReason) -> Result:
+        """Return the objects found; one that was cut off is not among them."""
+        return Result(
+            skill=request.skill,
+            prompt=request.prompt,
+            detections=tuple(self.detections),
+            end_reason=end_reason,
+            token_ids=tuple(self.token_ids),
+        )
+
     def _object(self, tokens: Sequence[SampledToken]) -> Detection:
         x, y = (self.prompting.coord_values[token.coord_bin] for token in tokens[:2])
         width = height = 0.0
@@ -96,11 +149,17 @@ class SpatialState:
 
 
 @cache
-def _cycle_of(eos_id: int, coord_id: int, size_id: int | None) -> tuple[Constraint, ...]:
-    """Return the constraints of one object's tokens; all requests of a model share them."""
+def _start(eos_id: int, coord_id: int, has_coord_token: bool) -> Constraint:
+    """Return the choice between an object and the end; all requests of a model share it.
+
+    Without a coordinate token the model says "object" with any id but the end token's.
+    """
+    if not has_coord_token:
+        return Constraint(spatial=True, fold_to=coord_id)
     low, high = sorted((eos_id, coord_id))
-    cycle = (
-        Constraint(allowed=(low, high), spatial=True),
-        Constraint(allowed=(coord_id,), spatial=True),
-    )
-    return cycle if size_id is None else (*cycle, Constraint(allowed=(size_id,), spatial=True))
+    return Constraint(allowed=(low, high), spatial=True)
+
+
+@cache
+def _forced(token_id: int) -> Constraint:
+    return Constraint(allowed=(token_id,), spatial=True)

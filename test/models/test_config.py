@@ -34,13 +34,39 @@ def test_key_value_heads_default_to_the_query_heads(tiny: dict[str, Any]) -> Non
     assert MoondreamConfig.from_dict(tiny).text.num_kv_heads == 2
 
 
-def test_family_defaults_fill_what_older_files_leave_out(tiny: dict[str, Any]) -> None:
+def test_older_files_have_no_coordinate_token_and_get_stand_ins(tiny: dict[str, Any]) -> None:
+    assert MoondreamConfig.from_dict(tiny).tokenizer.spatial_ids == (7, 4)
+    assert MoondreamConfig.from_dict(tiny).tokenizer.has_coord_token
     del tiny["tokenizer"]["coord_id"], tiny["tokenizer"]["size_id"]
     tiny["tokenizer"]["thinking_id"] = None
     config = MoondreamConfig.from_dict(tiny)
-    assert (config.tokenizer.coord_id, config.tokenizer.size_id) == (5, 6)
+    assert not config.tokenizer.has_coord_token
     assert config.tokenizer.thinking_id is None
     assert config.text.rope_theta == 10000.0
+
+
+@pytest.mark.parametrize(
+    ("bos_id", "eos_id", "coord_id", "size_id", "expected"),
+    [
+        (299, 299, None, None, (0, 1)),
+        (0, 0, None, None, (1, 2)),
+        (0, 1, None, None, (2, 3)),
+        (1, 0, None, 2, (3, 2)),
+        (0, 0, 1, None, (1, 2)),
+    ],
+)
+def test_stand_ins_are_two_ids_that_mean_nothing_else_there(
+    tiny: dict[str, Any],
+    bos_id: int,
+    eos_id: int,
+    coord_id: int | None,
+    size_id: int | None,
+    expected: tuple[int, int],
+) -> None:
+    tiny["tokenizer"] |= {
+        "bos_id": bos_id, "eos_id": eos_id, "coord_id": coord_id, "size_id": size_id,
+    }  # fmt: skip
+    assert MoondreamConfig.from_dict(tiny).tokenizer.spatial_ids == expected
 
 
 def test_rope_theta_is_read(tiny: dict[str, Any]) -> None:

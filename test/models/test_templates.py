@@ -21,7 +21,9 @@ def test_objects_are_preceded_by_a_blank_and_questions_are_not() -> None:
     assert built["point"] == PromptTemplate((1, 9), (3,), " ")
     assert built["detect"] == PromptTemplate((1, 9), (3,), " ")
     assert built["segment"] == PromptTemplate((1, 9), (3,), "")
-    assert built["query"] == PromptTemplate((1, 9), (3, 3), "")
+    assert built["query"] == PromptTemplate((1, 9), (3, 3), "", single_suffix=(3,))
+    assert built["query"].suffix_once == (3,)
+    assert built["point"].suffix_once == (3,)
 
 
 def test_a_file_may_say_otherwise() -> None:

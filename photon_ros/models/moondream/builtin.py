@@ -91,6 +91,31 @@ BUILTIN: Mapping[str, Mapping[str, Any]] = {
     "moondream-0.5b": {**_SIZES["0.5b"], "tokenizer": _TOKENS_2025_01},
 }
 
+# Models that the ones above are compared with in error messages, and what they can do.
+_OTHERS = {
+    "nano": ("point", "detect"),
+    "moondream3-preview (cannot be loaded here)": (
+        "point",
+        "detect",
+        "segment",
+        "query",
+        "caption",
+    ),
+}
+
+
+def _known_by_skill() -> dict[str, tuple[str, ...]]:
+    """Return the names of known models by skill."""
+    skills = {name: tuple(model["tokenizer"]["templates"]) for name, model in BUILTIN.items()}
+    skills |= _OTHERS
+    names = dict.fromkeys(skill for known in skills.values() for skill in known)
+    return {
+        skill: tuple(model for model, known in skills.items() if skill in known) for skill in names
+    }
+
+
+KNOWN_BY_SKILL: Mapping[str, tuple[str, ...]] = _known_by_skill()
+
 
 def builtin_config(name: str) -> MoondreamConfig:
     """Return a released checkpoint's configuration; raises ModelError for an unknown name."""

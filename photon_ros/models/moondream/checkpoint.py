@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from photon_ros.core.errors import ModelError
 from photon_ros.core.prompting import Prompting, Tokenizer
 from photon_ros.engine.interfaces import FrameCrops
-from photon_ros.models.moondream.builtin import END_OF_TEXT, builtin_config, recognise
+from photon_ros.models.moondream.builtin import (
+    END_OF_TEXT,
+    KNOWN_BY_SKILL,
+    builtin_config,
+    recognise,
+)
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.image import cut
 from photon_ros.models.moondream.model import MoondreamModel
@@ -74,23 +79,38 @@ def load_checkpoint(
     config, name = _find_config(folder, files, own_tokenizer)
     if own_tokenizer is not None:
         _check_tokenizer(own_tokenizer, config, folder / TOKENIZER_FILE)
-    templates = build_templates(config.tokenizer, config.text.vocab_size)
+    prompting = build_prompting(config, name, tokenizer or own_tokenizer)  # type: ignore[arg-type]
     model = load_model(config, files, _device(device), weights_dtype)
+    return Checkpoint(model=model, prompting=prompting, config=config, name=name)
+
+
+def build_prompting(config: MoondreamConfig, name: str, tokenizer: Tokenizer) -> Prompting:
+    """Return what a skill needs to know of a model.
+
+    Raises:
+        ModelError: a prompt template is of another form, or holds an id outside the vocabulary.
+    """
     ids = config.tokenizer
-    prompting = Prompting(
+    coord_id, size_id = ids.spatial_ids
+    return Prompting(
         model_name=name,
-        tokenizer=tokenizer or own_tokenizer,  # type: ignore[arg-type]  # one of them is there
-        templates=templates,
+        tokenizer=tokenizer,
+        templates=build_templates(ids, config.text.vocab_size),
         bos_id=ids.bos_id,
         eos_id=ids.eos_id,
-        coord_id=ids.coord_id,
-        size_id=ids.size_id,
+        coord_id=coord_id,
+        size_id=size_id,
         max_context=config.text.max_context,
         prefix_len=config.prefix_len,
         coord_values=coord_values(config.region.num_coord_bins),
         size_values=size_values(config.region.num_size_bins),
+        has_coord_token=ids.has_coord_token,
+        answer_id=ids.answer_id,
+        thinking_id=ids.thinking_id,
+        start_ground_id=ids.start_ground_points_id,
+        end_ground_id=ids.end_ground_id,
+        peers=KNOWN_BY_SKILL,
     )
-    return Checkpoint(model=model, prompting=prompting, config=config, name=name)
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:

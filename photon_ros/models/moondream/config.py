@@ -5,6 +5,7 @@ Field names are the keys of the family's configuration files; derived sizes are 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -145,18 +146,36 @@ class RegionConfig:
 class TokenizerConfig:
     """Special token ids, and the prompt templates as they stand in the file.
 
-    The family's older files leave ``coord_id`` and ``size_id`` to these defaults.
+    The family's older vocabularies have no tokens for a coordinate and a size: their files name
+    neither ``coord_id`` nor ``size_id``.
     """
 
     bos_id: int
     eos_id: int
-    coord_id: int = 5
-    size_id: int = 6
+    coord_id: int | None = None
+    size_id: int | None = None
     answer_id: int | None = None
     thinking_id: int | None = None
     start_ground_points_id: int | None = None
     end_ground_id: int | None = None
     templates: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_coord_token(self) -> bool:
+        """True when the vocabulary has a token for a coordinate."""
+        return self.coord_id is not None
+
+    @property
+    def spatial_ids(self) -> tuple[int, int]:
+        """Ids of a coordinate and of a size; stand-ins where the vocabulary has none.
+
+        A stand-in is a text token, but only where no text can be meant: it is never the end
+        token, nor BOS, nor the other one of the two.
+        """
+        taken = {self.bos_id, self.eos_id, self.coord_id, self.size_id}
+        free = (token_id for token_id in itertools.count() if token_id not in taken)
+        coord_id = next(free) if self.coord_id is None else self.coord_id
+        return coord_id, next(free) if self.size_id is None else self.size_id
 
     def special_ids(self) -> dict[str, int]:
         """Return the special ids that the checkpoint has, by field name."""

@@ -6,10 +6,11 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Executor, Future
 
+from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
 from photon_ros.engine.interfaces import FrameCrops
 from photon_ros.models.moondream.config import VisionConfig
-from photon_ros.models.moondream.image import cut
+from photon_ros.models.moondream.image import RESIZE_METHODS, ResizeMethod, cut
 
 MAX_FRAMES = 8
 
@@ -20,8 +21,13 @@ CropKey = tuple[Frame, int]
 class CropCache:
     """Crops of the frames asked about most recently, as futures; safe from any thread."""
 
-    def __init__(self, config: VisionConfig, executor: Executor) -> None:
+    def __init__(
+        self, config: VisionConfig, executor: Executor, resize: ResizeMethod = "exact"
+    ) -> None:
+        if resize not in RESIZE_METHODS:
+            raise InputError(f"resize must be one of {', '.join(RESIZE_METHODS)}, got {resize!r}")
         self._config = config
+        self._resize: ResizeMethod = resize
         self._executor = executor
         self._lock = threading.Lock()
         self._crops: OrderedDict[CropKey, Future[FrameCrops]] = OrderedDict()
@@ -40,7 +46,7 @@ class CropCache:
         with self._lock:
             crops = self._crops.get(key)
             if crops is None:
-                crops = self._executor.submit(cut, frame.image, self._config, budget)
+                crops = self._executor.submit(cut, frame.image, self._config, budget, self._resize)
                 self._crops[key] = crops
                 if len(self._crops) > MAX_FRAMES:
                     self._crops.popitem(last=False)

@@ -58,6 +58,7 @@ class MoondreamModel(nn.Module):
         """Sizes and ids."""
         text, vision, region = self.config.text, self.config.vision, self.config.region
         ids = self.config.tokenizer
+        coord_id, size_id = ids.spatial_ids
         return ModelSpec(
             vocab_size=text.vocab_size,
             dim=text.dim,
@@ -69,8 +70,8 @@ class MoondreamModel(nn.Module):
             prefix_len=self.config.prefix_len,
             bos_id=ids.bos_id,
             eos_id=ids.eos_id,
-            coord_id=ids.coord_id,
-            size_id=ids.size_id,
+            coord_id=coord_id,
+            size_id=size_id,
             num_coord_bins=region.num_coord_bins,
             num_size_bins=region.num_size_bins,
             crop_size_px=vision.crop_size,

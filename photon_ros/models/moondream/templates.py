@@ -55,10 +55,12 @@ def _template(skill: str, entry: Mapping[str, Any], vocab_size: int) -> PromptTe
             f"tokenizer.templates.{skill}.suffix_repeats must be a whole number >= 1, "
             f"got {repeats!r}"
         )
+    suffix = _ids(entry.get("suffix"), f"{skill}.suffix", vocab_size)
     return PromptTemplate(
         prefix=_ids(entry.get("prefix"), f"{skill}.prefix", vocab_size),
-        suffix=_ids(entry.get("suffix"), f"{skill}.suffix", vocab_size) * repeats,
+        suffix=suffix * repeats,
         object_prefix=object_prefix,
+        single_suffix=suffix if repeats > 1 else None,
     )
 
 

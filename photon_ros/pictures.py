@@ -1,0 +1,56 @@
+"""Whatever callers hold a picture in becomes a Frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from photon_ros.core.errors import ImageError
+from photon_ros.core.frame import Frame
+from photon_ros.pixels import check_size, rgb_from_pillow
+
+Picture = NDArray[np.uint8] | Image.Image | Frame
+"""(height, width, 3) uint8 RGB, a Pillow image of any mode, or a Frame."""
+
+
+def frame_of(picture: Picture) -> Frame:
+    """Return a Frame of the picture; a Frame is returned as it is, and keeps what was encoded.
+
+    A Pillow image is turned the right way up by its orientation tag; of an animation the
+    current picture is taken.
+
+    Raises:
+        ImageError: it is of the wrong type, has no pixels, too many, or cannot be decoded.
+    """
+    if isinstance(picture, Frame):
+        return picture
+    if isinstance(picture, Image.Image):
+        return Frame(_pixels_of(picture))
+    if not isinstance(picture, np.ndarray):
+        raise ImageError(
+            f"image must be a numpy array, a PIL image or a Frame, got {type(picture).__name__}"
+        )
+    _check_array(picture)
+    return Frame(picture)
+
+
+def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
+    check_size(image.width, image.height)
+    try:
+        image.load()
+        return rgb_from_pillow(ImageOps.exif_transpose(image))
+    except (OSError, SyntaxError, ValueError, MemoryError) as error:
+        raise ImageError(f"image cannot be decoded: {error}") from error
+
+
+def _check_array(array: NDArray[Any]) -> None:
+    frame_like = array.ndim == 3 and array.shape[2] == 3
+    if frame_like and array.dtype == np.uint8:
+        check_size(array.shape[1], array.shape[0])
+    elif frame_like and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ImageError(
+            f"image holds NaN or infinity; it must be uint8 RGB in 0..255, got {array.dtype}"
+        )
