@@ -10,6 +10,7 @@ from photon_ros.models.moondream.region import RegionModel
 from photon_ros.models.moondream.text import TextDecoder
 from photon_ros.models.moondream.vision import VisionEncoder
 from training.dense import DenseHead
+from training.initial import initialise_vision
 
 
 class Network(nn.Module):
@@ -34,7 +35,7 @@ class Network(nn.Module):
                 nn.init.zeros_(module.bias)
                 if name.endswith(("attn.proj", "mlp.fc2")):
                     nn.init.normal_(module.weight, std=0.1 * module.in_features**-0.5)
-        nn.init.normal_(self.vision.pos_emb, std=0.1)
+        initialise_vision(self.vision)
         nn.init.normal_(self.text.wte, std=0.5)
         # Waves of up to about ten periods over the image: fine enough for a bin of 1/256.
         nn.init.normal_(self.region.coord_features, std=4.0)

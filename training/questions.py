@@ -94,22 +94,33 @@ def ask(
     """
     questions: dict[tuple[str, int, int], Question] = {}
     taken = 0
-    for _ in range(4 * max_questions):
+    for _ in range(2 * max_questions):
         if len(questions) == max_questions:
             break
-        want_absent = len(sample.kinds) == 0 or rng.random() < ABSENT_SHARE
-        if sample.is_real and not questions and len(sample.kinds):
-            colour, kind = ANY, _PERSON
-        else:
-            colour, kind = (_absent if want_absent else _present)(sample, rng)
         skill = "detect" if rng.random() < 0.6 else "point"
-        answer = answer_to(sample, colour, kind)
-        if answer is None or (want_absent and answer):
+        if sample.is_real and not questions and len(sample.kinds):
+            question: Question | None = Question(skill, ANY, _PERSON, _everybody(sample))
+        else:
+            question = _draw(sample, skill, rng)
+        if question is None or (questions and taken + question.num_tokens > max_tokens):
             continue
-        question = Question(skill, colour, kind, answer)
-        if questions and taken + question.num_tokens > max_tokens:
-            continue
-        if (skill, colour, kind) not in questions:
-            questions[skill, colour, kind] = question
+        key = question.skill, question.colour, question.kind
+        if key not in questions:
+            questions[key] = question
             taken += question.num_tokens
     return list(questions.values())
+
+
+def _everybody(sample: Sample) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.flatnonzero(sample.kinds == _PERSON))
+
+
+def _draw(sample: Sample, skill: str, rng: np.random.Generator) -> Question | None:
+    """Draw one question, or None when luck gave none that the truth can answer."""
+    want_absent = len(sample.kinds) == 0 or rng.random() < ABSENT_SHARE
+    for _ in range(6):
+        colour, kind = (_absent if want_absent else _present)(sample, rng)
+        answer = answer_to(sample, colour, kind)
+        if answer is not None and bool(answer) != want_absent:
+            return Question(skill, colour, kind, answer)
+    return None

@@ -17,6 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from training.architecture import CONFIG
 from training.cutting import Sample
 from training.dense import DenseTarget, dense_accuracy, dense_loss
+from training.grouping import Grouping
+from training.initial import whiten_patches
 from training.losses import question_losses
 from training.muon import Muon
 from training.network import Network
@@ -26,9 +28,13 @@ from training.questions import ask
 from training.schedule import Schedule
 from training.state import has_state, read_state, write_state
 
+# The vision stage skips rendered scenes with fewer objects: a step costs the same.
+RICH_OBJECTS = 6
+# Scenes whose patches the patch embedding starts from.
+WHITENING_SCENES = 200
 LOG_COLUMNS = (
     "step", "elapsed_s", "progress", "joint", "tiled",
-    "dense", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
+    "dense", "group", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
 )  # fmt: skip
 
 
@@ -40,7 +46,7 @@ class Recipe:
         seed: of the initial weights and of every batch.
         vision_batch, joint_batch: scenes of a step when they are looked at as a whole.
         vision_tiled_batch, joint_tiled_batch: the same with tiles, which cost seven times.
-        tiled_share: share of the steps on scenes with tiles.
+        vision_tiled_share, joint_tiled_share: share of the steps on scenes with tiles.
         max_questions, max_tokens: most questions on a scene, and positions of all of them.
         muon_lr, adam_lr: greatest step sizes.
         max_grad_norm: gradients longer than this are shortened.
@@ -48,11 +54,12 @@ class Recipe:
     """
 
     seed: int = 1
-    vision_batch: int = 32
+    vision_batch: int = 16
     joint_batch: int = 16
-    vision_tiled_batch: int = 8
+    vision_tiled_batch: int = 4
     joint_tiled_batch: int = 5
-    tiled_share: float = 0.3
+    vision_tiled_share: float = 0.15
+    joint_tiled_share: float = 0.3
     max_questions: int = 10
     max_tokens: int = 110
     muon_lr: float = 0.02
@@ -90,6 +97,12 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         if has_state(folder):
             self._resume(read_state(folder))
+        else:
+            scenes = np.flatnonzero(self.pool.num_crops == 1)[:WHITENING_SCENES]
+            crops = np.concatenate([self.pool[int(i)].crops() for i in scenes])
+            vision = self.network.vision
+            patch_px = vision.config.enc_patch_size
+            whiten_patches(vision.patch_emb, torch.from_numpy(crops), patch_px)
         self._log = _Log(folder / "log.csv", self.step)
 
     @property
@@ -151,7 +164,7 @@ class Trainer:
         self._joint_from = int(state["joint_from"])
 
     def _index_pool(self) -> None:
-        whole, rich = self.pool.num_crops == 1, self.pool.num_objects >= 4
+        whole, rich = self.pool.num_crops == 1, self.pool.num_objects >= RICH_OBJECTS
         self._scenes = {
             (tiled, joint): np.flatnonzero(
                 (whole != tiled) & (np.ones_like(rich) if joint else rich | self.pool.is_real)
@@ -162,7 +175,8 @@ class Trainer:
 
     def _draw(self, rng: np.random.Generator, joint: bool) -> tuple[list[Sample], bool]:
         recipe = self.recipe
-        tiled = bool(rng.random() < recipe.tiled_share) and len(self._scenes[True, joint]) > 0
+        share = recipe.joint_tiled_share if joint else recipe.vision_tiled_share
+        tiled = bool(rng.random() < share) and len(self._scenes[True, joint]) > 0
         if tiled:
             size = recipe.joint_tiled_batch if joint else recipe.vision_tiled_batch
         else:
@@ -208,12 +222,16 @@ class Trainer:
         with (
             torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.recipe.bf16),
             sdpa_kernel(SDPBackend.MATH),
+            Grouping(self.network.vision) as grouping,
         ):
             embeds = self.network.embed_image(
                 pixels, [len(c) for c in crops], [sample.tiling for sample in samples]
             )
             dense = self.network.dense(embeds)
-            losses = {"dense": dense_loss(dense, target)}
+            losses = {
+                "dense": dense_loss(dense, target),
+                "group": grouping.loss(samples, [len(c) for c in crops]),
+            }
             if joint:
                 recipe = self.recipe
                 asked = [ask(s, rng, recipe.max_questions, recipe.max_tokens) for s in samples]
@@ -249,32 +267,35 @@ class _Log:
     """A CSV file of one line a step; lines after the resumed step are dropped."""
 
     def __init__(self, path: Path, step: int) -> None:
-        self._recent: list[dict[str, float | int]] = []
         kept: list[dict[str, str]] = []
         if path.exists() and step:
             with path.open(newline="") as file:
                 kept = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        self._file = path.open("w", newline="")
-        self._writer = csv.DictWriter(self._file, LOG_COLUMNS, restval="")
-        self._writer.writeheader()
-        self._writer.writerows(kept)
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, LOG_COLUMNS)
+            writer.writeheader()
+            writer.writerows(kept)
+        self._path = path
+        self._pending: list[dict[str, float | int]] = []
+        self._recent: list[dict[str, float | int]] = []
 
-    def summary(self, num_steps: int = 100) -> str:
+    def add(self, row: dict[str, float | int]) -> None:
+        """Keep the figures of one step."""
+        short = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
+        self._pending.append(short)
+        self._recent = [*self._recent[-99:], short]
+
+    def summary(self) -> str:
         """Return the means of the last steps in words."""
-        recent = self._recent[-num_steps:]
         parts = []
         for name in LOG_COLUMNS[5:]:
-            values = [row[name] for row in recent if name in row]
+            values = [row[name] for row in self._recent if name in row]
             if values:
                 parts.append(f"{name} {sum(values) / len(values):.3f}")
         return ", ".join(parts)
 
-    def add(self, row: dict[str, float | int]) -> None:
-        """Write the figures of one step."""
-        self._recent = [*self._recent[-199:], row]
-        short = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
-        self._writer.writerow(short)
-
     def flush(self) -> None:
-        """Bring what was written to the disk."""
-        self._file.flush()
+        """Append what was kept to the file."""
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, LOG_COLUMNS, restval="").writerows(self._pending)
+        self._pending = []

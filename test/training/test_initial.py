@@ -1,0 +1,162 @@
+"""Initial weights and the taught head: where the vision encoder starts from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from photon_ros.models.moondream.vision import patchify
+from training.architecture import CONFIG
+from training.cutting import Sample
+from training.grouping import GROUPING_HEAD, GROUPING_LAYER, Grouping, owners
+from training.initial import waves, whiten_patches
+from training.network import Network
+from training.pool import Mix, Renderer
+
+PATCH_PX = CONFIG.vision.enc_patch_size
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    renderer = Renderer(31, Mix(1, 0, 0, 0), None)
+    return [s for s in map(renderer.sample, range(30)) if len(s.kinds) >= 2][:6]
+
+
+def pixels_of(samples: list[Sample]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([s.crops() for s in samples]))
+
+
+def test_whitened_patches_are_uncorrelated_and_no_louder_than_one(samples: list[Sample]) -> None:
+    embedding = nn.Linear(3 * PATCH_PX**2, 128)
+    crops = pixels_of(samples)
+    whiten_patches(embedding, crops, PATCH_PX)
+    pixels = crops.permute(0, 3, 1, 2).float().div(127.5).sub(1.0)
+    with torch.no_grad():
+        features = embedding(patchify(pixels, PATCH_PX)).flatten(0, 1)
+    covariance = torch.cov(features.T)
+    spread = covariance.diagonal()
+    assert features.mean(0).abs().max() < 0.01
+    assert float(spread.max()) < 1.05
+    assert float(spread[:10].min()) > 0.7, "the strongest components are brought to one"
+    off = covariance - torch.diag(spread)
+    assert float(off.abs().max()) < 0.02
+
+
+def test_whitening_lifts_detail_over_flat_colour(samples: list[Sample]) -> None:
+    torch.manual_seed(0)
+    plain, white = nn.Linear(3 * PATCH_PX**2, 128), nn.Linear(3 * PATCH_PX**2, 128)
+    crops = pixels_of(samples)
+    whiten_patches(white, crops, PATCH_PX)
+    pixels = patchify(crops.permute(0, 3, 1, 2).float().div(127.5).sub(1.0), PATCH_PX)
+    flat = pixels.view(*pixels.shape[:2], 3, -1).mean(-1, keepdim=True).expand(-1, -1, 3, 256)
+    flat = flat.reshape(pixels.shape)
+
+    def detail(embedding: nn.Linear) -> float:
+        with torch.no_grad():
+            whole, colour = embedding(pixels), embedding(flat)
+        return float((whole - colour).square().mean() / whole.var())
+
+    assert detail(white) > 3 * detail(plain)
+
+
+def test_waves_tell_places_apart_and_neighbours_are_alike() -> None:
+    table = waves(12, 128)
+    assert table.shape == (144, 128)
+    alike = F.normalize(table, dim=1) @ F.normalize(table, dim=1).T
+    grid = alike[5 * 12 + 5].view(12, 12)
+    assert float(grid[5, 5]) == pytest.approx(1, abs=1e-5)
+    assert float(grid[5, 6]) > float(grid[5, 8]) > float(grid[0, 11]) - 0.05
+    off = alike - 2 * torch.eye(144)
+    assert float(off.max()) < 0.999
+
+
+def test_attention_starts_by_looking_nearby() -> None:
+    torch.manual_seed(0)
+    network = Network(CONFIG)
+    for block in network.vision.blocks:
+        query, key, _ = block.attn.qkv.weight.split(CONFIG.vision.enc_dim)
+        assert torch.equal(query, key)
+
+
+def test_a_patch_belongs_to_the_object_that_most_of_it_shows(samples: list[Sample]) -> None:
+    for sample in samples:
+        owner = owners(sample)
+        assert owner.shape == (144,)
+        assert owner.max() <= len(sample.kinds)
+        for i, box in enumerate(sample.boxes, start=1):
+            for patch in np.flatnonzero(owner == i):
+                row, column = divmod(int(patch), 12)
+                assert box[0] * 12 - 1 < column < box[2] * 12
+                assert box[1] * 12 - 1 < row < box[3] * 12
+
+
+def test_an_empty_scene_owns_nothing_and_teaches_nothing(samples: list[Sample]) -> None:
+    blank = Sample(
+        samples[0].whole, None, (1, 1), samples[0].kinds[:0], samples[0].colours[:0],
+        samples[0].boxes[:0], np.zeros_like(samples[0].cells), False,
+    )  # fmt: skip
+    assert not owners(blank).any()
+    network = Network(CONFIG)
+    with Grouping(network.vision) as grouping:
+        network.embed_image(pixels_of([blank]), [1], [(1, 1)])
+        assert float(grouping.loss([blank], [1]).detach()) == 0
+
+
+def test_the_taught_head_is_the_one_that_attends(samples: list[Sample]) -> None:
+    """Forcing that head's scores through its weights moves the loss as it should."""
+    torch.manual_seed(0)
+    network = Network(CONFIG)
+    crops, num = pixels_of(samples), len(samples)
+    block = network.vision.blocks[GROUPING_LAYER]
+    rows = slice(32 * GROUPING_HEAD, 32 * (GROUPING_HEAD + 1))
+    with torch.no_grad():
+        block.attn.qkv.weight[rows] = 0  # this head's queries: it now attends evenly
+
+    def loss() -> torch.Tensor:
+        with Grouping(network.vision) as grouping:
+            network.embed_image(crops, [1] * num, [(1, 1)] * num)
+            return grouping.loss(samples, [1] * num)
+
+    even = float(loss().detach())
+    expected = []
+    for sample in samples:
+        owner = owners(sample)
+        for patch in np.flatnonzero(owner):
+            others = int((owner == owner[patch]).sum()) - 1
+            if others:
+                expected.append(-np.log(others / 143))
+    assert even == pytest.approx(np.mean(expected), rel=1e-3)
+    loss().backward()
+    grad = block.attn.qkv.weight.grad
+    assert grad is not None
+    assert float(grad[rows].abs().max()) > 0
+    assert float(grad[32:128].abs().max()) == 0, "other heads are free"
+
+
+def test_listening_ends_with_the_block(samples: list[Sample]) -> None:
+    network = Network(CONFIG)
+    block = network.vision.blocks[GROUPING_LAYER]
+    with Grouping(network.vision):
+        assert len(block._forward_pre_hooks) == 1
+    assert len(block._forward_pre_hooks) == 0
+
+
+def test_with_tiles_only_the_global_crops_teach() -> None:
+    renderer = Renderer(31, Mix(0, 1, 0, 0), None)
+    tiled = [s for s in map(renderer.sample, range(20)) if len(s.kinds) >= 2][:2]
+    torch.manual_seed(0)
+    network = Network(CONFIG)
+    crops = [sample.crops() for sample in tiled]
+    counts = [len(c) for c in crops]
+    with Grouping(network.vision) as grouping:
+        network.embed_image(
+            torch.from_numpy(np.concatenate(crops)), counts, [s.tiling for s in tiled]
+        )
+        together = float(grouping.loss(tiled, counts).detach())
+    with Grouping(network.vision) as grouping:
+        network.embed_image(torch.from_numpy(np.stack([c[0] for c in crops])), [1, 1], [(1, 1)] * 2)
+        alone = float(grouping.loss(tiled, [1, 1]).detach())
+    assert together == pytest.approx(alone, rel=1e-4)

@@ -1,0 +1,193 @@
+"""The trainer: a broken-off run ends with the same weights as an unbroken one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from photon_ros.core.errors import InputError
+from photon_ros.models.nano import load_nano
+from training import train
+from training import trainer as trainer_module
+from training.pool import Mix, Pool, Renderer, render_pool
+from training.schedule import WARMUP_STEPS, Schedule
+from training.state import has_state, read_state, write_state
+from training.trainer import Recipe, Trainer
+
+TINY = Recipe(
+    vision_batch=3,
+    joint_batch=2,
+    vision_tiled_batch=1,
+    joint_tiled_batch=1,
+    vision_tiled_share=0.4,
+    joint_tiled_share=0.4,
+    max_questions=3,
+    max_tokens=40,
+)
+SCHEDULE = Schedule(max_steps=6, vision_share=0.5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_objects_are_rich() -> Iterator[None]:
+    """A pool of two dozen scenes has too few with many objects."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "RICH_OBJECTS", 3)
+        patch.setattr(trainer_module, "WHITENING_SCENES", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    folder = tmp_path_factory.mktemp("pool")
+    render_pool(folder, Renderer(2, Mix(0.6, 0.4, 0, 0), None), 24)
+    return Pool(folder)
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in trainer.network.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def unbroken(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = Trainer(tmp_path_factory.mktemp("unbroken"), pool, TINY, SCHEDULE)
+    trainer.run()
+    return trainer
+
+
+@pytest.mark.parametrize("break_after", [3, 5])
+def test_a_resumed_run_equals_an_unbroken_one(
+    pool: Pool, unbroken: Trainer, tmp_path: Path, break_after: int
+) -> None:
+    Trainer(tmp_path / "broken", pool, TINY, SCHEDULE).run(stop_after_steps=break_after)
+    resumed = Trainer(tmp_path / "broken", pool, TINY, SCHEDULE)
+    assert resumed.step == break_after
+    assert not resumed.is_over
+    resumed.run()
+    assert resumed.is_over
+    first, second = weights_of(unbroken), weights_of(resumed)
+    assert first.keys() == second.keys()
+    for key in first:
+        assert torch.equal(first[key], second[key]), key
+    logs = []
+    for folder in (unbroken.folder, resumed.folder):
+        with (folder / "log.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        logs.append([{k: v for k, v in row.items() if k != "elapsed_s"} for row in rows])
+    assert [row["step"] for row in logs[0]] == ["1", "2", "3", "4", "5", "6"]
+    assert logs[0] == logs[1]
+
+
+def test_what_was_trained_after_the_last_state_is_trained_again(pool: Pool, tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, pool, TINY, SCHEDULE)
+    trainer.run(stop_after_steps=2)
+    kept = read_state(tmp_path)
+    trainer.run(stop_after_steps=2)
+    write_state(tmp_path, kept)  # as after a crash before the second state was written
+    again = Trainer(tmp_path, pool, TINY, SCHEDULE)
+    assert again.step == 2
+    again.run(stop_after_steps=1)
+    with (tmp_path / "log.csv").open(newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file)] == ["1", "2", "3"]
+
+
+def test_stages_follow_each_other_and_text_is_left_alone_in_the_first(
+    pool: Pool, tmp_path: Path
+) -> None:
+    trainer = Trainer(tmp_path, pool, TINY, SCHEDULE)
+    before = weights_of(trainer)
+    trainer.run(stop_after_steps=3)
+    middle = weights_of(trainer)
+    assert torch.equal(before["text.wte"], middle["text.wte"])
+    assert not torch.equal(before["vision.pos_emb"], middle["vision.pos_emb"])
+    trainer.run()
+    after = weights_of(trainer)
+    assert not torch.equal(middle["text.wte"], after["text.wte"])
+    with (tmp_path / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["joint"] for row in rows] == ["0", "0", "0", "1", "1", "1"]
+    assert all(row["token"] == "" for row in rows[:3])
+    assert all(float(row["token"]) > 0 for row in rows[3:])
+
+
+def test_training_learns(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.schedule.WARMUP_STEPS", 5)
+    recipe = Recipe(vision_batch=4, vision_tiled_share=0.0, bf16=False)
+    trainer = Trainer(tmp_path, pool, recipe, Schedule(max_steps=1000, vision_share=0.9))
+    trainer.run(stop_after_steps=30)
+    with (tmp_path / "log.csv").open(newline="") as file:
+        losses = [float(row["dense"]) for row in csv.DictReader(file)]
+    assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
+
+
+def test_another_seed_gives_another_run(pool: Pool, tmp_path: Path) -> None:
+    first = Trainer(tmp_path / "1", pool, TINY, SCHEDULE)
+    second = Trainer(tmp_path / "2", pool, Recipe(seed=2), SCHEDULE)
+    assert not torch.equal(
+        first.network.vision.proj_mlp.fc1.weight, second.network.vision.proj_mlp.fc1.weight
+    )
+
+
+def test_a_schedule_by_steps_and_one_by_time() -> None:
+    by_steps = Schedule(max_steps=200, vision_share=0.25)
+    assert by_steps.progress(50, 1e9) == 0.25
+    assert not by_steps.is_joint(by_steps.progress(49, 0))
+    assert by_steps.is_joint(by_steps.progress(50, 0))
+    by_time = Schedule(max_seconds=60)
+    assert by_time.progress(10**6, 30) == 0.5
+    assert by_time.progress(0, 90) == 1.0
+
+
+def test_the_step_size_warms_up_and_falls() -> None:
+    schedule = Schedule(max_steps=10)
+    assert schedule.lr_factor(0.0, 0) == pytest.approx(1 / WARMUP_STEPS)
+    assert schedule.lr_factor(0.0, WARMUP_STEPS) == 1.0
+    factors = [schedule.lr_factor(k / 10, 1000) for k in range(11)]
+    assert factors == sorted(factors, reverse=True)
+    assert 0 < factors[-1] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give one of them"),
+        ({"max_steps": 1, "max_seconds": 1.0}, "give one of them"),
+        ({"max_steps": 0}, "above 0, got 0"),
+        ({"max_seconds": -1.0}, "above 0"),
+        ({"max_steps": 1, "vision_share": 1.0}, "vision_share"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Schedule(**arguments)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    assert not has_state(tmp_path)
+    with pytest.raises(InputError, match=r"no run in .*state\.pt is missing"):
+        read_state(tmp_path)
+
+
+def test_the_smoke_run_ends_with_weights_that_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main(["--smoke", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "without real people" in printed
+    assert "step 12" in printed
+    checkpoint = load_nano(folder=tmp_path / "weights")
+    assert checkpoint.name == "nano"
+    # A second call finds a run that is over and only exports it.
+    assert train.main(["--smoke", "--out", str(tmp_path)]) == 0
+    assert read_state(tmp_path)["step"] == 12
+
+
+def test_a_film_that_is_not_there_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no.avi"
+    assert train.main(["--smoke", "--out", str(tmp_path), "--clip", str(missing)]) == 2
+    assert f"training: {missing} is not a film" in capsys.readouterr().err
