@@ -13,12 +13,13 @@ except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 
-def given_parameter_names(node: Node) -> list[str]:
-    """Return the names given to the node at its start, whether declared or not.
+def given_parameters(node: Node) -> dict[str, Any]:
+    """Return the values given to the node at its start by name, whether declared or not.
 
     rclpy drops an undeclared one without a word and has no public way to see it.
     """
-    return sorted(getattr(node, "_parameter_overrides", {}))
+    overrides = getattr(node, "_parameter_overrides", {})
+    return {name: parameter.value for name, parameter in sorted(overrides.items())}
 
 
 def event_callbacks(on_incompatible_qos: Callable[[Any], None]) -> SubscriptionEventCallbacks:

@@ -11,6 +11,9 @@ from photon_ros.core.errors import InputError
 Value: TypeAlias = bool | int | float | str | tuple[str, ...]
 
 
+_KIND_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+
+
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
     """One parameter.
@@ -62,9 +65,7 @@ class ParamSpec:
         if wanted is float and type(value) is int:
             return float(value)
         if type(value) is not wanted:
-            raise InputError(
-                f"{self.name} must be a {wanted.__name__}, got the {type(value).__name__} {value!r}"
-            )
+            raise InputError(f"{self.name} must be {_KIND_WORDS[wanted]}, got {value!r}")
         checked: Value = value
         return checked
 

@@ -10,11 +10,12 @@ from rcl_interfaces.msg import (
     ParameterDescriptor,
     SetParametersResult,
 )
+from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from photon_ros.core.errors import InputError
-from photon_ros.ros.compat import given_parameter_names
+from photon_ros.ros.compat import given_parameters
 from photon_ros.ros.param_spec import ParamSpec
 from photon_ros.ros.params import NodeConfig, specs
 
@@ -61,15 +62,20 @@ def declare_config(node: Node) -> NodeConfig:
     Raises:
         InputError: a given value is not allowed, or a given name is no parameter of the node.
     """
-    known = {spec.name for spec in specs()}
-    for name in given_parameter_names(node):
-        if name not in known and not name.startswith(_NOT_OURS):
-            raise InputError(f"there is no parameter {name!r}; known: {', '.join(sorted(known))}")
-    given = {}
-    for spec in specs():
-        value = list(spec.default) if isinstance(spec.default, tuple) else spec.default
-        given[spec.name] = node.declare_parameter(spec.name, value, descriptor_of(spec)).value
-    return NodeConfig().changed(given)
+    ours = {
+        name: value
+        for name, value in given_parameters(node).items()
+        if not name.startswith(_NOT_OURS)
+    }
+    NodeConfig().changed(ours)  # first, for its reasons are clearer than rclpy's
+    values = {}
+    try:
+        for spec in specs():
+            value = list(spec.default) if isinstance(spec.default, tuple) else spec.default
+            values[spec.name] = node.declare_parameter(spec.name, value, descriptor_of(spec)).value
+    except ParameterException as error:
+        raise InputError(str(error)) from error
+    return NodeConfig().changed(values)
 
 
 def set_callback(

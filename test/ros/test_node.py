@@ -17,7 +17,7 @@ from ros_world import BEST_EFFORT, image_message, plain_image, wait_until, world
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from photon_ros.core.errors import ModelError
+from photon_ros.core.errors import InputError, ModelError
 from photon_ros.msg import PhotonDetection, PhotonDetectionArray
 from photon_ros.ros.mailbox import FrameCounts
 
@@ -208,7 +208,7 @@ def test_rejected_parameters_say_why_and_change_nothing() -> None:
             ({"skills": ["fly"]}, "'fly' is not one of point, detect"),
             ({"depth_policy": "guess"}, "'guess' is not one of reject, normalize"),
             ({"device": "cuda"}, "read-only"),
-            ({"rate_limit_hz": "fast"}, "rate_limit_hz must be a float"),
+            ({"rate_limit_hz": "fast"}, "rate_limit_hz must be a number, got 'fast'"),
         ):
             (result,) = it.set(**values)
             assert not result.successful, values
@@ -267,12 +267,22 @@ def test_descriptors_tell_type_range_and_meaning() -> None:
         assert all(len(item.description) > 10 for item in (objects, rate, depth, device))
 
 
-def test_an_unknown_parameter_at_the_start_is_an_error_that_lists_the_known_ones() -> None:
-    with (
-        pytest.raises(ValueError, match=r"no parameter 'promts\.detect'; known: .*prompts\.detect"),
-        world(promts__detect="[person]"),
-    ):
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"promts__detect": "[person]"}, "no parameter 'promts.detect'; known: autostart"),
+        ({"max_objects": 0}, "max_objects must be from 1 to 1000, got 0"),
+        ({"max_objects": "many"}, "max_objects must be a whole number, got 'many'"),
+        ({"prompts__detect": "person"}, "prompts.detect must be a list of strings, got 'person'"),
+        ({"depth_policy": "guess"}, "depth_policy: 'guess' is not one of reject, normalize"),
+    ],
+)
+def test_a_wrong_parameter_at_the_start_is_an_error_that_says_what_is_allowed(
+    parameters: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(InputError) as caught, world(**parameters):
         pass
+    assert reason in str(caught.value)
 
 
 def test_zero_stamps_follow_their_policy() -> None:

@@ -62,7 +62,7 @@ def test_a_value_of_another_type_is_refused_by_name(spec: ParamSpec) -> None:
         ({"cameras": ["front", "front"]}, "'front' more than once"),
         ({"image_transport": "theora"}, "'theora' is not one of raw, compressed"),
         ({"rate_limit_hz": float("nan")}, "rate_limit_hz must be from 0 to 1000"),
-        ({"max_objects": True}, "must be a int, got the bool True"),
+        ({"max_objects": True}, "must be a whole number, got True"),
         ({"promts.detect": ["person"]}, "there is no parameter 'promts.detect'; known: autostart"),
     ],
 )
