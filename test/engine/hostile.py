@@ -55,7 +55,7 @@ class Garbage:
 class RelayTensor(Tensor):
     """A relay that knows which rows hold a value that was written and not yet gathered.
 
-    Rows from ``num_lanes`` on belong to nobody and may always be read.
+    Rows behind those of ``written`` belong to nobody and may always be read.
     """
 
     written: list[bool]
@@ -277,7 +277,7 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
         device.compute.submit(ruin, "poison")
 
     relay = engine._forward._relay.as_subclass(RelayTensor)
-    relay.written = [False] * config.max_rows + [True]  # the padding's row holds zeros
+    relay.written = [False] * config.max_rows  # the row behind them is the padding's
     relay.report, relay.garbage = report, garbage
     engine._forward._relay = engine._sampler._relay = relay
     watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
