@@ -80,7 +80,6 @@ def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
         respawn=_flag("respawn", given["respawn"]),
         respawn_delay=RESPAWN_DELAY_S,
         output="screen",
-        emulate_tty=True,
     )
     return [node] if not given["bag"] else [node, _player(given)]
 
