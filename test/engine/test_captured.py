@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import torch
 from grammars import TextGrammar
@@ -10,12 +12,14 @@ from hypothesis import strategies as st
 
 from photon_ros.engine.attention import RowsAttend
 from photon_ros.engine.captured import CapturedRowsAttend, pad_decode_fields
+from photon_ros.engine.decode_slot import ForwardInputs
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.graphs import Graphs, bucket
 from photon_ros.engine.page_pool import Prefix
 from photon_ros.engine.sequence import Sequence
 from photon_ros.engine.step_inputs import StepRows
 
+FIELDS = [field.name for field in fields(ForwardInputs)]
 PREFIX_LEN, PAGE, HEADS, WIDTH = 6, 4, 4, 8
 EXTENT_PAGES = 2
 
@@ -49,6 +53,11 @@ def step_rows(made: list[tuple[int | None, int]]) -> StepRows:
     return StepRows(sequences, PAGE, PREFIX_LEN)
 
 
+def tensors(arrays: list) -> dict[str, torch.Tensor]:
+    """Name the fields of a step."""
+    return {name: torch.from_numpy(a) for name, a in zip(FIELDS, arrays, strict=False)}
+
+
 @settings(deadline=None, max_examples=80)
 @given(
     st.lists(
@@ -65,29 +74,29 @@ def test_captured_attention_equals_the_eager_one(
     generator = torch.Generator().manual_seed(seed + 1)
     q = torch.randn((count, 1, HEADS, WIDTH), generator=generator)
     k, v = torch.randn((2, count, 1, kv_heads, WIDTH), generator=generator)
-    eager_fields = [torch.from_numpy(field) for field in rows.decode_fields()]
+    eager_fields = tensors(rows.decode_fields())
     eager_cache = Cache(kv_heads, seed)
     eager = RowsAttend(
         eager_cache,
         prefix_len=PREFIX_LEN,
-        write_slots=eager_fields[5].flatten(),
-        page_table=eager_fields[6],
-        private_positions=eager_fields[4],
+        write_slots=eager_fields["write_slots"].flatten(),
+        page_table=eager_fields["page_table"],
+        private_positions=eager_fields["private_positions"],
         groups=rows.groups,
     )
-    shape, fields = pad_decode_fields(
+    shape, grown_fields = pad_decode_fields(
         rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
     )
-    padded = [torch.from_numpy(field) for field in fields]
+    padded = tensors(grown_fields)
     captured_cache = Cache(kv_heads, seed)
     captured = CapturedRowsAttend(
         captured_cache,
         prefix_len=PREFIX_LEN,
-        write_slots=padded[5].flatten(),
-        page_table=padded[6],
-        private_positions=padded[4],
-        prefix_starts=padded[7],
-        row_prefix=padded[8],
+        write_slots=padded["write_slots"].flatten(),
+        page_table=padded["page_table"],
+        private_positions=padded["private_positions"],
+        prefix_starts=padded["prefix_starts"],
+        row_prefix=padded["row_prefix"],
     )
 
     def grown(x: torch.Tensor) -> torch.Tensor:
@@ -107,10 +116,16 @@ def test_padding_rows_touch_only_the_reserved_page_and_the_paddings_lane(
     made: list[tuple[int | None, int]],
 ) -> None:
     rows = step_rows(made)
-    shape, fields = pad_decode_fields(
+    shape, grown_fields = pad_decode_fields(
         rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
     )
-    lanes, _, _, positions, _, write_slots, table, starts, row_prefix = fields
+    padded = dict(zip(FIELDS, grown_fields, strict=True))
+    lanes, positions, write_slots = padded["lanes"], padded["positions"], padded["write_slots"]
+    table, starts, row_prefix = (
+        padded["page_table"],
+        padded["prefix_starts"],
+        padded["row_prefix"],
+    )
     count = len(made)
     assert shape.rows in (1, 2, 4, 8)
     assert shape.rows >= count
