@@ -15,7 +15,14 @@ from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import Device
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.interfaces import Attend, Constraint, FrameCrops, ModelSpec, SampledToken
+from photon_ros.engine.interfaces import (
+    Adapt,
+    Attend,
+    Constraint,
+    FrameCrops,
+    ModelSpec,
+    SampledToken,
+)
 from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence
 
 PROMPTS_PER_FRAME = 4
@@ -59,7 +66,9 @@ class NoModel:
     embed_coords = embed_sizes = embed_coord_values = embed_size_values = embed_tokens
     vocab_logits = coord_logits = size_logits = embed_tokens
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         """Never run."""
         raise AssertionError("a timed device ran a forward")
 

@@ -49,7 +49,7 @@ def pad_decode_fields(
         num_prefixes=bucket(len(starts), max_prefixes),
     )
     padded = [_grown(field, shape.rows) for field in fields[:-1]]
-    padded[0][len(page_table) :] = max_rows
+    padded[0][len(page_table) :] = max_rows  # lanes; all else of a padding row is 0
     table = np.full((shape.rows, shape.num_pages), RESERVED_PAGE, dtype=np.int64)
     table[: page_table.shape[0], : page_table.shape[1]] = page_table
     prefix_starts = np.full(shape.num_prefixes, starts[0] if starts else 0, dtype=np.int64)

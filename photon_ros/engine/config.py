@@ -21,6 +21,8 @@ class EngineConfig:
         pipelined: False is the same loop at depth one, the oracle and the baseline.
         hold_constrained: sample every constrained row only after the commit before it, as a
             grammar that cannot look ahead must. Slower; the tokens are the same.
+        num_lora_slots: adapters that can be in use at once; 0 reserves no memory for any.
+        max_lora_rank: largest rank of an adapter.
         stall_warning_s: seconds of waiting for one step after which the log names it.
     """
 
@@ -32,6 +34,8 @@ class EngineConfig:
     pipelined: bool = True
     hold_constrained: bool = False
     stall_warning_s: float = 10.0
+    num_lora_slots: int = 0
+    max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
         for name in (
@@ -40,10 +44,13 @@ class EngineConfig:
             "page_size",
             "num_private_pages",
             "max_prefixes_per_step",
+            "max_lora_rank",
         ):
             value = getattr(self, name)
             if value < 1:
                 raise InputError(f"{name} must be >= 1, got {value}")
+        if self.num_lora_slots < 0:
+            raise InputError(f"num_lora_slots must be >= 0, got {self.num_lora_slots}")
         if self.stall_warning_s <= 0:
             raise InputError(f"stall_warning_s must be > 0, got {self.stall_warning_s}")
 

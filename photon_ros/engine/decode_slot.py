@@ -35,7 +35,8 @@ class ForwardInputs:
     """Device views of what one forward of ``rows`` rows and T tokens reads, all int64.
 
     Attributes:
-        lanes, last_index: (rows,) relay row, and index of each row's last real token.
+        lanes, lora_slots, last_index: (rows,) relay row, adapter slot, and index of each row's
+            last real token.
         token_ids, positions, private_positions, write_slots: (rows, T).
         page_table: (rows, num_pages).
         prefix_starts, row_prefix: (F,) and (rows,), in steps of fixed shape only: position slots
@@ -43,6 +44,7 @@ class ForwardInputs:
     """
 
     lanes: Tensor
+    lora_slots: Tensor
     last_index: Tensor
     token_ids: Tensor
     positions: Tensor
@@ -83,6 +85,7 @@ class DecodeSlot:
         sampling_host, sampling: (max_rows, 2) float32, temperature and top_p.
         mask_host, mask: (max_rows, vocab) bool, True = disallowed.
         crops_host, crops: (max_prefixes_per_step, max_crops + 1, crop, crop, 3) uint8.
+        frame_lora_host, frame_lora: (max_prefixes_per_step,) int64, adapter slot of each frame.
         value_index_host, value_index: (max_values,) int64, flat (row, token) places of the
             coordinates a prompt gives as values, then of its sizes.
         values_host, values: (max_values, 2) float32, x in column 0, or width and height.
@@ -96,7 +99,7 @@ class DecodeSlot:
         self.slot_id = slot_id
         rows = config.max_rows
         pages = -(-spec.max_context // config.page_size)
-        capacity = rows * (3 + 4 * spec.max_context + 2 * pages) + config.max_prefixes
+        capacity = rows * (4 + 4 * spec.max_context + 2 * pages) + config.max_prefixes
         self.inputs_host = device.host_buffer((capacity,), torch.int64)
         self.inputs = device.device_buffer((capacity,), torch.int64)
         self.controls_host = device.host_buffer((rows, NUM_CONTROLS), torch.int64)
@@ -109,6 +112,9 @@ class DecodeSlot:
         crops_shape = (config.max_prefixes_per_step, spec.max_crops + 1, side, side, 3)
         self.crops_host = device.host_buffer(crops_shape, torch.uint8)
         self.crops = device.device_buffer(crops_shape, torch.uint8)
+        frames = config.max_prefixes_per_step
+        self.frame_lora_host = device.host_buffer((frames,), torch.int64)
+        self.frame_lora = device.device_buffer((frames,), torch.int64)
         values = rows * MAX_PROMPT_VALUES
         self.value_index_host = device.host_buffer((values,), torch.int64)
         self.value_index = device.device_buffer((values,), torch.int64)
@@ -133,7 +139,7 @@ class DecodeSlot:
         layout = self._layouts.get(shapes)
         if layout is None:
             layout = self._layout_of(shapes)
-            if shapes[2][1] == 1:  # decode steps come in few shapes, prompts in many
+            if shapes[3][1] == 1:  # decode steps come in few shapes, prompts in many
                 self._layouts[shapes] = layout
         hosts, num_inputs, inputs = layout
         for host, field in zip(hosts, fields, strict=True):

@@ -21,6 +21,7 @@ from photon_ros.engine.forward import Forward
 from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
 from photon_ros.engine.kv_cache import KVCache
+from photon_ros.engine.lora import LoraBank
 from photon_ros.engine.metrics import EngineStats, StepRecord
 from photon_ros.engine.page_pool import PagePool
 from photon_ros.engine.pipeline import Pipeline
@@ -50,7 +51,8 @@ class Engine:
         relay = device.device_buffer((config.max_rows + 1, spec.dim), spec.dtype)
         cache = KVCache(device, spec, self.pool, config.page_size)
         self.graphs = Graphs(device)
-        self._forward = Forward(model, device, cache, relay, self.graphs, config)
+        self.lora_bank = LoraBank(device, spec, config.num_lora_slots, config.max_lora_rank)
+        self._forward = Forward(model, device, cache, relay, self.graphs, self.lora_bank, config)
         self._sampler = Sampler(model, device, relay, self.graphs)
         self.pipeline = Pipeline(config.max_inflight_steps)
         self.scheduler = Scheduler(
@@ -80,6 +82,8 @@ class Engine:
             shape, limit = source.crops.pixels.shape, self._slots[0].crops_host.shape[1:]
             if shape[0] > limit[0] or shape[1:] != tuple(limit[1:]):
                 raise CapacityError(f"crops of shape {shape}; the slot takes up to {tuple(limit)}")
+        if sequence.adapter is not None:
+            self.lora_bank.check(sequence.adapter)
         if len(sequence.prompt_values) > MAX_PROMPT_VALUES:
             raise CapacityError(
                 f"the prompt gives {len(sequence.prompt_values)} coordinates and sizes; "
@@ -171,8 +175,7 @@ class Engine:
         self._fence()
         self.pipeline.abandon(slot_id)
         self.stats.num_faults += 1
-        for prefix, _ in plan.new_prefixes:
-            self.pool.drop(prefix)
+        self._forget_unusable(plan)
         for sequence in plan.sequences:
             sequence.inflight_refs -= 1
             self._endings.end_after_fault(sequence, fault(f"its {plan.kind} step failed", error))
@@ -293,13 +296,19 @@ class Engine:
         while (slot_id := self.pipeline.newest) is not None:
             step = self._steps.pop(slot_id)
             self.pipeline.abandon(slot_id)
-            for prefix, _ in step.plan.new_prefixes:
-                self.pool.drop(prefix)
+            self._forget_unusable(step.plan)
             for sequence in step.sequences:
                 sequence.inflight_refs -= 1
                 self._endings.end_after_fault(sequence, error)
             if step is failed:
                 return
+
+    def _forget_unusable(self, plan: StepPlan) -> None:
+        """Let nobody find the prefixes and adapters that a failed step should have written."""
+        for prefix, _ in plan.new_prefixes:
+            self.pool.drop(prefix)
+        for lora_slot, _ in plan.new_adapters:
+            self.scheduler.lora_slots.forget(lora_slot)
 
     def _fence(self) -> None:
         """Wait until nothing queued can touch a buffer any more; only after a fault."""

@@ -7,6 +7,8 @@ each row's input embedding from the relay, where the step before leaves it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from photon_ros.engine.device import Device
 from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Attend, Model
 from photon_ros.engine.kv_cache import KVCache
+from photon_ros.engine.lora import LoraBank
 from photon_ros.engine.scheduler import StepPlan
 from photon_ros.engine.sequence import Sequence
 from photon_ros.engine.step_inputs import StepRows
@@ -37,10 +40,12 @@ class Forward:
         cache: KVCache,
         relay: Tensor,
         graphs: Graphs,
+        bank: LoraBank,
         config: EngineConfig,
     ) -> None:
         spec = model.spec
         self._graphs = graphs
+        self._bank = bank
         self._max_rows = config.max_rows
         self._max_pages = cache.pages_for(spec.max_context)
         self._max_prefixes = config.max_prefixes
@@ -67,6 +72,9 @@ class Forward:
         self, plan: StepPlan, slot: DecodeSlot, step_rows: StepRows
     ) -> ForwardInputs:
         num_inputs, inputs = slot.stage_inputs(step_rows.prefill_fields())
+        for lora_slot, adapter in plan.new_adapters:
+            load = partial(self._bank.load, lora_slot, adapter)
+            self._device.compute.submit(load, "load adapter")
         if plan.new_prefixes:
             self._submit_prefixes(plan, slot)
         rows, num_tokens = inputs.token_ids.shape
@@ -76,7 +84,8 @@ class Forward:
             slot.copy_inputs(num_inputs)
             embeds = self._prompt_embeds(inputs.token_ids, values)
             attend = self._rows_attend(inputs, step_rows.groups)
-            hidden = self._model.decode(embeds, inputs.positions, attend)
+            adapt = self._bank.rows(inputs.lora_slots) if step_rows.has_adapters else None
+            hidden = self._model.decode(embeds, inputs.positions, attend, adapt)
             index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
             slot.hidden[:rows] = hidden.gather(1, index)[:, 0]
 
@@ -85,10 +94,12 @@ class Forward:
 
     def _submit_decode(self, slot: DecodeSlot, step_rows: StepRows) -> ForwardInputs:
         num_inputs, inputs = slot.stage_inputs(step_rows.decode_fields())
+        has_adapters = step_rows.has_adapters
 
         def decode() -> None:
             slot.copy_inputs(num_inputs)
-            self._decode_rows(slot, inputs, self._rows_attend(inputs, step_rows.groups))
+            attend = self._rows_attend(inputs, step_rows.groups)
+            self._decode_rows(slot, inputs, attend, has_adapters)
 
         self._device.compute.submit(decode, "decode")
         return inputs
@@ -100,6 +111,7 @@ class Forward:
             max_pages=self._max_pages, max_prefixes=self._max_prefixes,
         )  # fmt: skip
         num_inputs, inputs = slot.stage_inputs(fields)
+        has_adapters = step_rows.has_adapters
 
         def decode() -> None:
             slot.copy_inputs(num_inputs)
@@ -114,15 +126,18 @@ class Forward:
                 prefix_starts=inputs.prefix_starts,
                 row_prefix=inputs.row_prefix,
             )
-            self._decode_rows(slot, inputs, attend)
+            self._decode_rows(slot, inputs, attend, has_adapters)
 
-        key = (slot.slot_id, shape)
+        key = (slot.slot_id, shape, has_adapters)
         self._device.compute.submit(lambda: self._graphs.run(key, decode), "decode")
         return inputs
 
-    def _decode_rows(self, slot: DecodeSlot, inputs: ForwardInputs, attend: Attend) -> None:
+    def _decode_rows(
+        self, slot: DecodeSlot, inputs: ForwardInputs, attend: Attend, has_adapters: bool
+    ) -> None:
+        adapt = self._bank.rows(inputs.lora_slots) if has_adapters else None
         embeds = self._relay.index_select(0, inputs.lanes)[:, None]
-        hidden = self._model.decode(embeds, inputs.positions, attend)
+        hidden = self._model.decode(embeds, inputs.positions, attend, adapt)
         slot.hidden[: len(embeds)] = hidden[:, 0]
 
     def _rows_of(self, sequences: list[Sequence]) -> StepRows:
@@ -136,14 +151,21 @@ class Forward:
         hosts, crops = slot.stage_crops([source.crops for source in sources])
         tilings = [source.crops.tiling for source in sources]
         starts = [prefix.first_page * self._cache.page_size for prefix, _ in plan.new_prefixes]
+        lora_slots = [prefix.lora_slot for prefix, _ in plan.new_prefixes]
+        count = len(lora_slots)
+        slot.frame_lora_host.numpy()[:count] = lora_slots
 
         def encode() -> None:
             for host, device in zip(hosts, crops, strict=True):
                 device.copy_(host, non_blocking=True)
+            adapt = None
+            if any(lora_slots):
+                slot.frame_lora[:count].copy_(slot.frame_lora_host[:count], non_blocking=True)
+                adapt = self._bank.rows(slot.frame_lora[:count])
             embeds = self._model.encode_frames(crops, tilings)
             frames, length, _ = embeds.shape
             positions = torch.arange(length, device=embeds.device).expand(frames, -1)
-            self._model.decode(embeds, positions, PrefixAttend(self._cache, starts))
+            self._model.decode(embeds, positions, PrefixAttend(self._cache, starts), adapt)
 
         self._device.compute.submit(encode, "encode")
 

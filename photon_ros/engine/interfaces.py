@@ -19,6 +19,15 @@ from photon_ros.core.result import EndReason
 
 
 @dataclass(frozen=True, slots=True)
+class AdaptedLinear:
+    """A linear of every decoder layer that adapters may change."""
+
+    name: str
+    num_inputs: int
+    num_outputs: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The sizes and ids the engine needs to allocate buffers and to sample.
 
@@ -28,6 +37,7 @@ class ModelSpec:
         crop_size_px: side of the square crops.
         max_crops: most local crops a frame can have; with the global one a frame has at
             most ``max_crops + 1``.
+        adapted_linears: what LoRA adapters may change.
     """
 
     vocab_size: int
@@ -47,6 +57,7 @@ class ModelSpec:
     crop_size_px: int
     max_crops: int
     dtype: torch.dtype
+    adapted_linears: tuple[AdaptedLinear, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,6 +80,14 @@ class Attend(Protocol):
 
     def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
         """Return the attended values (B, T, H, E); rotary is already applied to q and k."""
+        ...
+
+
+class Adapt(Protocol):
+    """What adapters add to the linears of a batch, each row its own."""
+
+    def __call__(self, layer: int, name: str, x_BTI: Tensor) -> Tensor:
+        """Return (B, T, out), to be added to the output of linear ``name`` on ``x``."""
         ...
 
 
@@ -109,7 +128,9 @@ class Model(Protocol):
         """Return (N, D): embeddings of float32 (width, height) in (0, 1]."""
         ...
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         """Return the residual stream (B, T, D) after the last block, before the last norm."""
         ...
 

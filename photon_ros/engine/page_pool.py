@@ -31,6 +31,7 @@ class Prefix:
     Attributes:
         first_page: first of its contiguous pages.
         num_holders: sequences that read it. At zero it is kept for reuse until evicted.
+        lora_slot: adapter its prefill ran with; part of what its key must tell apart.
         is_launched: its prefill is on the compute stream, so later steps may read it.
     """
 
@@ -38,6 +39,7 @@ class Prefix:
     first_page: int
     num_holders: int = 0
     is_launched: bool = False
+    lora_slot: int = 0
 
 
 class PagePool:

@@ -14,13 +14,17 @@ import bisect
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from photon_ros.core.errors import CapacityError
 from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
+from photon_ros.engine.lora_slots import NO_ADAPTER, LoraSlots
 from photon_ros.engine.page_pool import PagePool, Prefix
 from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
+
+if TYPE_CHECKING:  # an adapter holds tensors; only its identity is looked at here
+    from photon_ros.engine.lora import LoraAdapter
 
 StepKind = Literal["prefill", "decode"]
 
@@ -32,11 +36,13 @@ class StepPlan:
     Attributes:
         sequences: its rows in order; rows that share a prefix are neighbours.
         new_prefixes: frames to encode before the rows run; only in a prefill.
+        new_adapters: (slot, adapter) to load before anything of the step runs.
     """
 
     kind: StepKind
     sequences: list[Sequence]
     new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
+    new_adapters: list[tuple[int, LoraAdapter]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -50,6 +56,7 @@ class Scheduler:
         self._max_context = max_context
         self._prefix_len = prefix_len
         self._free_lanes = list(range(config.max_rows - 1, -1, -1))
+        self.lora_slots = LoraSlots(config.num_lora_slots)
         self._arrivals = itertools.count()
         self._waiting: list[tuple[float, int, Sequence]] = []
         self.running: list[Sequence] = []  # in row order: one prefix's rows are neighbours
@@ -132,10 +139,12 @@ class Scheduler:
             if sequence.prefix is not None:
                 self._pool.let_go(sequence.prefix)
             self._free_lanes.append(sequence.lane)
+            self.lora_slots.give(sequence.lora_slot)
         sequence.status = SequenceStatus.RELEASED
         sequence.pages = []
         sequence.prefix = None
         sequence.lane = -1
+        sequence.lora_slot = NO_ADAPTER
 
     def _decode_rows(self) -> list[Sequence]:
         limit = self._config.max_inflight_steps
@@ -148,6 +157,7 @@ class Scheduler:
     def _plan_prefill(self) -> StepPlan | None:
         rows, self._resuming = self._resuming, []
         new_prefixes: list[tuple[Prefix, PrefixSource]] = []
+        new_adapters: list[tuple[int, LoraAdapter]] = []
         while self._waiting:
             sequence = self._waiting[0][2]
             source = sequence.source
@@ -157,29 +167,35 @@ class Scheduler:
             if not self._fits(sequence):
                 break
             del self._waiting[0]
-            self._admit(sequence)
+            if self._admit(sequence) and sequence.adapter is not None:
+                new_adapters.append((sequence.lora_slot, sequence.adapter))
             rows.append(sequence)
             if is_new and source is not None and sequence.prefix is not None:
+                sequence.prefix.lora_slot = sequence.lora_slot
                 new_prefixes.append((sequence.prefix, source))
         if not rows:
             return None
         rows.sort(key=_row_order)
-        return StepPlan("prefill", rows, new_prefixes)
+        return StepPlan("prefill", rows, new_prefixes, new_adapters)
 
     def _fits(self, sequence: Sequence) -> bool:
         return (
             bool(self._free_lanes)
             and self._pages_needed(sequence) <= self._pool.num_free_pages
             and (sequence.source is None or self._pool.can_hold(sequence.source.key))
+            and self.lora_slots.can_take(sequence.adapter)
         )
 
-    def _admit(self, sequence: Sequence) -> None:
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a sequence all it needs; return True when its adapter must be loaded."""
         sequence.lane = self._free_lanes.pop()
         sequence.pages = self._pool.take_pages(self._pages_needed(sequence))
         if sequence.source is not None:
             sequence.prefix = self._pool.hold(sequence.source.key)
         sequence.status = SequenceStatus.RUNNING
+        sequence.lora_slot, is_new_adapter = self.lora_slots.take(sequence.adapter)
         bisect.insort(self.running, sequence, key=_row_order)
+        return is_new_adapter
 
     def _pages_needed(self, sequence: Sequence) -> int:
         # The last sampled token is never fed, so it needs no position.

@@ -16,6 +16,7 @@ from photon_ros.core.result import EndReason
 
 if TYPE_CHECKING:  # the interfaces name tensors; a sequence never touches one
     from photon_ros.engine.interfaces import FrameCrops, SkillState
+    from photon_ros.engine.lora import LoraAdapter
     from photon_ros.engine.page_pool import Prefix
 
 
@@ -76,6 +77,8 @@ class Sequence:
             later phase the ids that start it.
         prompt_values: (index into prompt_ids, value) of coord ids (x,) and size ids (w, h) that
             stand for values given by the caller.
+        adapter: changes the model for this sequence; None for the model as it is.
+        lora_slot: where its adapter is on the device; 0 for none.
         prompt_start: private position of the first of ``prompt_ids``.
         is_between_phases: its phase has ended; it is prefilled again once nothing names it.
         state: the grammar; told every committed token.
@@ -91,6 +94,7 @@ class Sequence:
     on_done: Callable[[Sequence, Outcome], None]
     source: PrefixSource | None = None
     prompt_values: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    adapter: LoraAdapter | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     deadline_s: float | None = None
     status: SequenceStatus = SequenceStatus.WAITING
@@ -103,6 +107,7 @@ class Sequence:
     max_new_tokens: int = 0
     length_reason: EndReason = EndReason.MAX_TOKENS
     lane: int = -1
+    lora_slot: int = 0
     pages: list[int] = field(default_factory=list)
     prefix: Prefix | None = None
     clock: SequenceClock = field(default_factory=SequenceClock)

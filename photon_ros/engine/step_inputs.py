@@ -21,7 +21,8 @@ class StepRows:
 
     Attributes:
         sequences: the rows, in order.
-        lanes, prefix_lens: (rows,) int64.
+        lanes, prefix_lens, lora_slots: (rows,) int64.
+        has_adapters: some row has one.
         groups: runs of rows that read the same prefix.
     """
 
@@ -32,6 +33,8 @@ class StepRows:
         self.prefix_lens = np.array(
             [0 if s.prefix is None else prefix_len for s in sequences], dtype=np.int64
         )
+        self.lora_slots = np.array([s.lora_slot for s in sequences], dtype=np.int64)
+        self.has_adapters = bool(self.lora_slots.any())
         self.groups = row_groups(sequences, page_size)
         most = max(len(s.pages) for s in sequences)
         self._page_table = _page_table(sequences, most * page_size, page_size)
@@ -48,6 +51,7 @@ class StepRows:
         width = int(private.max()) // page_size + 1
         return [
             self.lanes,
+            self.lora_slots,
             self._first_index,
             self._first_tokens,  # the relay is read instead
             (self.prefix_lens + private)[:, None],
@@ -75,7 +79,16 @@ class StepRows:
         # Padding tokens stay inside the context: the rotary table ends there.
         last = lengths[:, None] - 1 + starts[:, None]
         positions = self.prefix_lens[:, None] + np.minimum(private, last)
-        return [self.lanes, lengths - 1, token_ids, positions, private, write_slots, page_table]
+        return [
+            self.lanes,
+            self.lora_slots,
+            lengths - 1,
+            token_ids,
+            positions,
+            private,
+            write_slots,
+            page_table,
+        ]
 
 
 def _page_table(sequences: list[Sequence], num_positions: int, page_size: int) -> Int64:

@@ -14,6 +14,7 @@ from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import SkillState
+from photon_ros.engine.lora import LoraAdapter
 from photon_ros.engine.sequence import (
     Outcome,
     PrefixSource,
@@ -63,8 +64,10 @@ class Harness:
         on_done: Callable[[Sequence, Outcome], None] | None = None,
         values: tuple[tuple[int, tuple[float, ...]], ...] = (),
         sampling: SamplingParams | None = None,
+        adapter: LoraAdapter | None = None,
     ) -> Sequence:
-        source = None if frame is None else PrefixSource(("frame", frame), crops_of(frame))
+        key = ("frame", frame, adapter)
+        source = None if frame is None else PrefixSource(key, crops_of(frame))
 
         def deliver(sequence: Sequence, outcome: Outcome) -> None:
             if sequence in self.outcomes:
@@ -84,6 +87,7 @@ class Harness:
             sampling=sampling or SamplingParams(),
             deadline_s=deadline_s,
             prompt_values=values,
+            adapter=adapter,
         )
         self.engine.submit(sequence)
         self.sequences.append(sequence)
@@ -137,6 +141,7 @@ class Harness:
         assert len(owned) == engine.pool.num_private_pages - engine.pool.num_free_pages
 
     def check_idle(self) -> None:
+        assert self.engine.scheduler.lora_slots.num_readers == 0
         pool = self.engine.pool
         assert pool.num_free_pages == pool.num_private_pages
         assert self.engine.scheduler.num_free_lanes == self.config.max_rows

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from photon_ros.engine.interfaces import (
+    Adapt,
+    AdaptedLinear,
     Attend,
     Constraint,
     FrameCrops,
@@ -22,6 +24,7 @@ from photon_ros.engine.interfaces import (
     SampledToken,
     SkillState,
 )
+from photon_ros.engine.lora import LoraAdapter
 
 WIDTH = 8  # dimensions of a hash
 BASE = 64  # values of one dimension: sums over a context stay exact in float32
@@ -44,6 +47,7 @@ SPEC = ModelSpec(
     crop_size_px=2,
     max_crops=1,
     dtype=torch.float32,
+    adapted_linears=(AdaptedLinear("value", WIDTH, WIDTH),),
 )
 _TOKEN, _COORD, _SIZE, _FRAME, _VALUE = 1, 2, 3, 4, 5
 _DIMS = torch.arange(WIDTH)
@@ -108,9 +112,14 @@ class HashModel:
             _VALUE, (values_N2[:, 0] * 1000).long() * 77 + (values_N2[:, 1] * 1000).long()
         )
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         self._maybe_fail("decode")
-        values = _at_position(x_BTD, positions_BT)[:, :, None]
+        values = _at_position(x_BTD, positions_BT)
+        if adapt is not None:
+            values = (values + adapt(0, "value", values)).remainder(BASE)
+        values = values[:, :, None]
         mean = attend(0, torch.zeros_like(values), torch.zeros_like(values), values)[:, :, 0]
         return torch.round(mean * (positions_BT[..., None] + 1))
 
@@ -131,6 +140,14 @@ class HashModel:
         return flat.view(-1, 2, SPEC.num_size_bins)
 
 
+def adapter_of(number: int) -> LoraAdapter:
+    """Return an adapter that adds ``number`` times the sum of two dimensions to the values."""
+    down = torch.zeros(2, WIDTH)
+    down[0, number % WIDTH] = down[1, (number + 3) % WIDTH] = 1
+    up = torch.full((WIDTH, 2), float(number))
+    return LoraAdapter(f"adapter {number}", 2, {(0, "value"): (down, up)})
+
+
 def crops_of(frame_number: int) -> FrameCrops:
     """Return the crops that stand for a numbered frame."""
     return FrameCrops(np.full((1, 2, 2, 3), frame_number, dtype=np.uint8), (1, 1))
@@ -142,8 +159,17 @@ def expected_tokens(
     state: SkillState,
     max_context: int = SPEC.max_context,
     values: Seq[tuple[int, tuple[float, ...]]] = (),
+    adapter: LoraAdapter | None = None,
 ) -> list[SampledToken]:
     """Return the tokens of one greedy request, computed alone and without any cache."""
+
+    def _add(total: Tensor, length: int, x: Tensor) -> tuple[Tensor, int]:
+        added = _at_position(x, torch.arange(length, length + len(x)))
+        if adapter is not None:
+            down, up = adapter.factors[0, "value"]
+            added = (added + added @ down.T @ up.T).remainder(BASE)
+        return total + added.sum(0), length + len(x)
+
     rows = [_prompt_rows(prompt_ids, values)]
     if frame_number is not None:
         rows.insert(0, _features(_FRAME, torch.arange(PREFIX_LEN) * 256 + frame_number))
@@ -175,11 +201,6 @@ def _prompt_rows(ids: Seq[int], values: Seq[tuple[int, tuple[float, ...]]]) -> T
         embed = model.embed_coord_values if len(value) == 1 else model.embed_size_values
         rows[index] = embed(torch.tensor([value]))[0]
     return rows
-
-
-def _add(total: Tensor, length: int, x: Tensor) -> tuple[Tensor, int]:
-    positions = torch.arange(length, length + len(x))
-    return total + _at_position(x, positions).sum(0), length + len(x)
 
 
 def _choose(hidden_1D: Tensor, constraint: Constraint) -> tuple[SampledToken, Tensor]:

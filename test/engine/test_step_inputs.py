@@ -18,8 +18,8 @@ from photon_ros.engine.step_inputs import StepRows, row_groups, sampled_position
 
 PREFIX_LEN = 7
 FIELDS = [
-    "lanes", "last_index", "token_ids", "positions", "private_positions", "write_slots",
-    "page_table",
+    "lanes", "lora_slots", "last_index", "token_ids", "positions", "private_positions",
+    "write_slots", "page_table",
 ]  # fmt: skip
 
 
@@ -183,5 +183,5 @@ def test_a_sampled_token_has_the_position_at_which_it_would_be_fed(
         sequence.num_launched += 1
         sequence.pages = [*sequence.pages, 900, 901]
     sampled = sampled_positions(sequences, PREFIX_LEN)
-    fed = stage_fields(sequences, "decode", 4)[3][:, 0].tolist()
-    assert sampled == fed
+    fed = dict(zip(FIELDS, stage_fields(sequences, "decode", 4), strict=True))
+    assert sampled == fed["positions"][:, 0].tolist()

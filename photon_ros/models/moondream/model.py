@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from photon_ros.engine.interfaces import Attend, ModelSpec
+from photon_ros.engine.interfaces import Adapt, AdaptedLinear, Attend, ModelSpec
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.layers import norm
 from photon_ros.models.moondream.region import RegionModel, coord_values, size_values
@@ -59,6 +59,7 @@ class MoondreamModel(nn.Module):
         text, vision, region = self.config.text, self.config.vision, self.config.region
         ids = self.config.tokenizer
         coord_id, size_id = ids.spatial_ids
+        num_heads = text.n_heads + 2 * text.num_kv_heads
         return ModelSpec(
             vocab_size=text.vocab_size,
             dim=text.dim,
@@ -77,6 +78,12 @@ class MoondreamModel(nn.Module):
             crop_size_px=vision.crop_size,
             max_crops=vision.max_crops,
             dtype=self.dtype,
+            adapted_linears=(
+                AdaptedLinear("qkv", text.dim, num_heads * text.head_dim),
+                AdaptedLinear("proj", text.dim, text.dim),
+                AdaptedLinear("fc1", text.dim, text.ff_dim),
+                AdaptedLinear("fc2", text.ff_dim, text.dim),
+            ),
         )
 
     def reset_tables(self, device: torch.device) -> None:
@@ -147,9 +154,11 @@ class MoondreamModel(nn.Module):
         """Return (N, D): embeddings of float32 (width, height) in (0, 1]."""
         return self.region.embed_sizes(values_N2.to(self.dtype))
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         """Return the residual stream (B, T, D) after the last block, before the last norm."""
-        return self.text.decode(x_BTD, positions_BT, attend)
+        return self.text.decode(x_BTD, positions_BT, attend, adapt)
 
     def vocab_logits(self, hidden_RD: Tensor) -> Tensor:
         """Return (R, V)."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from photon_ros.engine.interfaces import Attend
+from photon_ros.engine.interfaces import Adapt, Attend
 from photon_ros.models.moondream.config import TextConfig
 from photon_ros.models.moondream.layers import NORM_EPS, AttentionWeights, Mlp, linear, norm
 
@@ -88,10 +88,24 @@ class TextBlock(nn.Module):
         self._fused: _FusedWeights | None = None
 
     def forward(
-        self, x_BTD: Tensor, cos: Tensor, sin: Tensor, partner: Tensor, layer: int, attend: Attend
+        self,
+        x_BTD: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        partner: Tensor,
+        layer: int,
+        attend: Attend,
+        adapt: Adapt | None = None,
     ) -> Tensor:
         """Return the residual stream after this block, same shape."""
         normed = norm(x_BTD, self.ln)
+        if adapt is not None:
+            qkv = linear(normed, self.attn.qkv) + adapt(layer, "qkv", normed)
+            attended = self._attend(qkv, cos, sin, partner, layer, attend)
+            inner = linear(normed, self.mlp.fc1) + adapt(layer, "fc1", normed)
+            inner = F.gelu(inner, approximate="tanh")
+            x_BTD = x_BTD + linear(attended, self.attn.proj) + adapt(layer, "proj", attended)
+            return x_BTD + linear(inner, self.mlp.fc2) + adapt(layer, "fc2", inner)
         if self._fused is None:
             qkv = linear(normed, self.attn.qkv)
             attended = self._attend(qkv, cos, sin, partner, layer, attend)
@@ -180,7 +194,9 @@ class TextDecoder(nn.Module):
         """Return the embeddings of int64 ``ids`` of any shape, with D appended."""
         return F.embedding(ids, self.wte)
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         """Return the residual stream after the last block, before ``post_ln``.
 
         ``positions_BT`` is int64 and below ``max_context``.
@@ -188,7 +204,7 @@ class TextDecoder(nn.Module):
         cos, sin = self.rotary.at(positions_BT)
         partner = self.rotary.partner
         for layer, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, cos, sin, partner, layer, attend)
+            x_BTD = block(x_BTD, cos, sin, partner, layer, attend, adapt)
         return x_BTD
 
     def logits(self, hidden: Tensor) -> Tensor:
