@@ -24,7 +24,7 @@ from photon_ros.core.errors import (
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.interfaces import Attend
+from photon_ros.engine.interfaces import Adapt, Attend
 from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence
 from photon_ros.engine.worker import EngineWorker
 
@@ -50,9 +50,11 @@ class SlowModel(HashModel):
         super().__init__()
         self.forward_s = forward_s
 
-    def decode(self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend) -> Tensor:
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
         time.sleep(self.forward_s)
-        return super().decode(x_BTD, positions_BT, attend)
+        return super().decode(x_BTD, positions_BT, attend, adapt)
 
 
 class Asked:
