@@ -145,5 +145,5 @@ class EngineWorker:
         for sequence in list(self._live):
             try:
                 self.engine.cancel(sequence, error)
-            except Exception:  # it has been told; the others have to be, too
+            except Exception:  # noqa: PERF203 (it has been told; the others have to be, too)
                 logger.exception("a request could not give back what it owned")
