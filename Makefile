@@ -3,6 +3,9 @@
 #   PYTHON=PATH   the interpreter; otherwise the first fitting one is taken
 #   TORCH=REQ     the torch to install, for example TORCH='torch==2.8.0'
 #   VIDEO=PATH    make demo: your own recording instead of the rendered scene
+#   CLIP=PATH     make train-nano and eval-nano: film of real people (OpenCV's vtest.avi)
+#   RUN=FOLDER    make train-nano: where the run lives
+#   ARGS=...      more options for what a target runs
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,6 +18,8 @@ VENV := $(ROOT)/.venv
 PYTHON ?= $(shell scripts/find_python 2>/dev/null)
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 VIDEO ?=
+CLIP ?=
+RUN ?= runs/nano
 ARGS ?=
 
 # Optional recordings and reference outputs that some tests use; they skip without.
@@ -71,6 +76,10 @@ ros-test: install/.built  ## the tests over real DDS
 gpu-test: $(VENV)/.ready  ## the tests that need a CUDA device
 	@$(IN_ENV) python -m pytest -m gpu $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: $(VENV)/.ready  ## equality, sync, graphs, leaks and timings on a CUDA device
+	@$(IN_ENV) python -m scripts.gpu_check $(ARGS)
+
 .PHONY: format
 format: $(VENV)/.ready  ## rewrite the sources in the house format
 	@$(IN_ENV) ruff format . && ruff check --fix .
@@ -82,13 +91,14 @@ golden: $(VENV)/.ready  ## compare with the reference outputs in DIR=PATH
 
 .PHONY: train-nano train-nano-smoke eval-nano
 train-nano: $(VENV)/.ready  ## train the nano model; goes on where it stopped
-	@$(IN_ENV) python -m training.train $(ARGS)
+	@$(IN_ENV) python -m training.train --out "$(RUN)" $(if $(CLIP),--clip "$(CLIP)") $(ARGS)
 
-train-nano-smoke: $(VENV)/.ready  ## a few training steps, to see that it works
-	@$(IN_ENV) python -m training.train --smoke $(ARGS)
+train-nano-smoke: $(VENV)/.ready  ## a dozen small training steps, to see that it works
+	@rm -rf runs/smoke
+	$(IN_ENV) python -m training.train --out runs/smoke --smoke $(ARGS)
 
 eval-nano: $(VENV)/.ready  ## score the nano model on rendered scenes
-	@$(IN_ENV) python -m training.evaluate $(ARGS)
+	@$(IN_ENV) python -m training.evaluate $(if $(CLIP),--clip "$(CLIP)") $(ARGS)
 
 .PHONY: clean distclean
 clean:  ## remove build products, keep the environment

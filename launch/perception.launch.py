@@ -25,7 +25,7 @@ ARGUMENTS = {
     "image_topic": ("image", "camera topic; with compressed transport, without /compressed"),
     "image_transport": ("", "raw or compressed"),
     "params_file": ("", "parameter file; empty takes the package's config/default.yaml"),
-    "model_path": ("", "'nano', or a folder with a Moondream checkpoint"),
+    "model_path": ("", "'nano', a folder with a Moondream checkpoint, or a hub id"),
     "device": ("", "cpu, cuda or cuda:N"),
     "skills": ("", "skills asked of every frame, separated by commas: detect, point"),
     "prompts": ("", "what to look for with each of the skills, separated by commas"),

@@ -259,6 +259,7 @@ def load_photon(config: NodeConfig) -> Photon:
     """Load the model named by the parameters; raises PhotonError."""
     return Photon(
         config.model_path,
+        revision=config.model_revision or None,
         device=config.device,
         dtype=None if config.dtype == "auto" else config.dtype,
         config=EngineConfig(

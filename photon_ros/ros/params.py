@@ -35,7 +35,16 @@ class NodeConfig:
         read_only=True,
     )
     model_path: str = param(
-        "model.path", "nano", "'nano', or a folder with a Moondream checkpoint", read_only=True
+        "model.path",
+        "nano",
+        "'nano', a folder with a Moondream checkpoint, or a hub id",
+        read_only=True,
+    )
+    model_revision: str = param(
+        "model.revision",
+        "",
+        "commit, tag or branch of a hub id; empty is the one this release was tested with",
+        read_only=True,
     )
     device: str = param("device", "cpu", "'cpu', 'cuda' or 'cuda:N'", read_only=True)
     dtype: str = param(
