@@ -118,6 +118,10 @@ class Photon:
         """
         skill_named(skill).prompt(self._prompting, Request(skill, prompt), has_frame=True)
 
+    def check(self, request: Request) -> None:
+        """Check a whole request without running it; raises as :meth:`submit` does."""
+        self._prompt_of(request)
+
     def submit(self, request: Request) -> Future[Result]:
         """Queue a request and return at once; ``cancel()`` on the future cancels the request.
 
@@ -265,12 +269,15 @@ class Photon:
         return question.shape(self.submit(question.request).result())
 
     def _submit(self, request: Request, listener: StreamInbox | None) -> Future[Result]:
+        prompt = self._prompt_of(request)
+        state = skill_named(request.skill).start(self._prompting, request, listener)
+        return self._enter(request, prompt, state)
+
+    def _prompt_of(self, request: Request) -> Prompt:
         skill = skill_named(request.skill)
         if request.frame is None and skill.needs_frame:
             raise InputError(f"{request.skill} needs a frame")
-        has_frame = request.frame is not None
-        prompt = skill.prompt(self._prompting, request, has_frame=has_frame)
-        return self._enter(request, prompt, skill.start(self._prompting, request, listener))
+        return skill.prompt(self._prompting, request, has_frame=request.frame is not None)
 
     def _enter(self, request: Request, prompt: Prompt, state: AnswerState) -> Future[Result]:
         pending = Pending(request, prompt, state, self._worker, self._pool)

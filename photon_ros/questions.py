@@ -5,7 +5,7 @@ The shapes are those of the moondream Python client, with a score beside each pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -67,7 +67,7 @@ def spatial_question(
     """Return what asks for the points or boxes of what ``prompt`` names."""
     frame = frame_of(image)
     request = Request(skill, prompt, frame, max_objects=max_objects, max_crops=max_crops)
-    return Question(request, _points if skill == "point" else _boxes)
+    return Question(request, shaped)
 
 
 def text_question(
@@ -96,8 +96,12 @@ def text_question(
         reasoning=reasoning,
         spatial_refs=tuple(tuple(ref) for ref in spatial_refs),
     )
-    shapes = {"query": _answer, "caption": _caption, "segment": outline_dict}
-    return Question(request, shapes[skill])
+    return Question(request, shaped)
+
+
+def shaped(result: Result) -> dict[str, Any]:
+    """Return an answer in the shape of its skill."""
+    return _SHAPES[result.skill](result)
 
 
 def reasoning_dict(reasoning: Reasoning) -> dict[str, Any]:
@@ -159,3 +163,12 @@ def _answer(result: Result) -> dict[str, Any]:
 
 def _caption(result: Result) -> dict[str, Any]:
     return {"caption": result.text}
+
+
+_SHAPES: Mapping[str, Callable[[Result], dict[str, Any]]] = {
+    "point": _points,
+    "detect": _boxes,
+    "segment": outline_dict,
+    "query": _answer,
+    "caption": _caption,
+}

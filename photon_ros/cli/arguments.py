@@ -15,7 +15,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         default="nano",
         metavar="DIR",
-        help="folder of a checkpoint, or nano, the embedded one (default: nano)",
+        help="folder of a checkpoint, its id on the Hugging Face hub, or nano, the embedded one "
+        "(default: nano)",
     )
     add_device_arguments(parser)
 
@@ -39,6 +40,11 @@ def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end an answer after N objects (default: 50)",
     )
+    add_crops_argument(parser)
+
+
+def add_crops_argument(parser: argparse.ArgumentParser) -> None:
+    """Add how closely a picture is looked at."""
     parser.add_argument(
         "--max-crops",
         type=int,
@@ -46,3 +52,32 @@ def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
         help="look at no more than N local crops of an image; 0 looks at the whole image only "
         "(default: the model's own limit)",
     )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add how an answer in words is chosen, and how long it may be."""
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=768,
+        metavar="N",
+        help="end an answer after N tokens (default: 768)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="0 takes the most likely token, above it samples (default: 0)",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample from the likeliest tokens of this mass (default: 1)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="makes sampling repeatable (default: 0)"
+    )
+    add_crops_argument(parser)

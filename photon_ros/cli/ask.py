@@ -1,4 +1,4 @@
-"""photon-ros detect and photon-ros point: one picture, one prompt."""
+"""photon-ros detect, point, segment, query and caption: one picture, one answer."""
 
 from __future__ import annotations
 
@@ -7,98 +7,202 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photon_ros.cli.arguments import add_budget_arguments, add_model_arguments
-from photon_ros.core.errors import ImageError
+from photon_ros.cli.arguments import (
+    add_budget_arguments,
+    add_model_arguments,
+    add_text_arguments,
+)
+from photon_ros.core.errors import ImageError, InputError
 
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
     from photon_ros.core.frame import Frame
-    from photon_ros.core.result import Detection, Result
+    from photon_ros.core.request import Request
+    from photon_ros.core.result import Result
+    from photon_ros.photon import Photon
 
-_WHAT = {
+_SPATIAL = {
     "detect": "find the boxes of what a prompt names",
     "point": "point at what a prompt names",
 }
+NO_IMAGE = "-"
 
 
 def add_parsers(commands: Commands) -> None:
     """Add the subcommands."""
-    for skill, what in _WHAT.items():
-        parser = commands.add_parser(skill, help=what, description=f"{what.capitalize()}.")
-        parser.add_argument("image", type=Path, metavar="IMAGE", help="any image Pillow reads")
+    for skill, what in _SPATIAL.items():
+        parser = _add_parser(commands, skill, what)
         parser.add_argument("prompt", metavar="PROMPT", help="what to look for")
-        add_model_arguments(parser)
         add_budget_arguments(parser)
-        parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-        parser.add_argument(
-            "--overlay", type=Path, metavar="OUT.png", help="write the picture with the answer on"
-        )
-        parser.set_defaults(run=run, skill=skill)
+        _add_overlay_argument(parser)
+    parser = _add_parser(commands, "segment", "outline what a prompt names")
+    parser.add_argument("prompt", metavar="PROMPT", help="what to outline")
+    _add_refs_argument(parser)
+    _add_overlay_argument(parser)
+    add_text_arguments(parser)
+    parser = _add_parser(commands, "query", "answer a question")
+    parser.add_argument("prompt", metavar="QUESTION", help="what to answer")
+    parser.add_argument("--reasoning", action="store_true", help="let the model think aloud first")
+    _add_refs_argument(parser)
+    add_text_arguments(parser)
+    parser = _add_parser(commands, "caption", "describe a picture")
+    parser.add_argument(
+        "--length",
+        dest="prompt",
+        default="normal",
+        help="short, normal or long, as far as the model knows it (default: normal)",
+    )
+    add_text_arguments(parser)
+
+
+def _add_parser(commands: Commands, skill: str, what: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        skill, help=what, description=f"{what.capitalize()}."
+    )
+    may_be_none = f", or {NO_IMAGE} to ask about none" if skill == "query" else ""
+    parser.add_argument("image", metavar="IMAGE", help=f"any image Pillow reads{may_be_none}")
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--revision", metavar="REV", help="commit, tag or branch of a hub id (default: pinned)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.set_defaults(run=run, skill=skill, overlay=None, reasoning=False, ref=[])
+    return parser
+
+
+def _add_overlay_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--overlay", type=Path, metavar="OUT.png", help="write the picture with the answer on"
+    )
+
+
+def _add_refs_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ref",
+        action="append",
+        type=spatial_ref,
+        metavar="X,Y[,X2,Y2]",
+        help="a point or box that the prompt is about, normalised to [0, 1]; may be repeated",
+    )
+
+
+def spatial_ref(text: str) -> tuple[float, ...]:
+    """Return the numbers of a point or a box."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not X,Y or X,Y,X2,Y2") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer one prompt about one picture."""
-    from photon_ros.cli.images import load_image
-    from photon_ros.core.frame import Frame
-    from photon_ros.core.request import Request
     from photon_ros.photon import Photon
 
     if arguments.overlay is not None:
         check_picture_path(arguments.overlay)
-    frame = Frame(load_image(arguments.image))
-    request = Request(
-        arguments.skill,
-        arguments.prompt,
-        frame,
-        max_objects=arguments.max_objects,
-        max_crops=arguments.max_crops,
-    )
-    with Photon(arguments.model, device=arguments.device, dtype=arguments.dtype) as photon:
-        photon.validate(arguments.skill, arguments.prompt)
+    request = _request(arguments)
+    with Photon(
+        arguments.model,
+        revision=arguments.revision,
+        device=arguments.device,
+        dtype=arguments.dtype,
+    ) as photon:
+        photon.check(request)
+        if request.skill in ("query", "caption") and not arguments.json:
+            _print_as_it_comes(photon, request)
+            return 0
         result = photon.submit(request).result()
-    if arguments.overlay is not None:
-        _write_overlay(arguments.overlay, frame, result)
+    if arguments.overlay is not None and request.frame is not None:
+        _write_overlay(arguments.overlay, request.frame, result)
     if arguments.json:
-        print(json.dumps(answer(result, frame), indent=2, ensure_ascii=False))
+        print(json.dumps(answer(result, request.frame), indent=2, ensure_ascii=False))
     else:
-        print(summary(result, frame))
+        assert request.frame is not None  # only a query may be about no picture
+        print(summary(result, request.frame))
     return 0
 
 
-def answer(result: Result, frame: Frame) -> dict[str, Any]:
+def _request(arguments: argparse.Namespace) -> Request:
+    from photon_ros.cli.images import load_image
+    from photon_ros.core.frame import Frame
+    from photon_ros.core.request import Request
+
+    frame = None
+    if arguments.image != NO_IMAGE:
+        frame = Frame(load_image(Path(arguments.image)))
+    elif arguments.skill != "query":
+        raise InputError(f"{arguments.skill} needs a picture; only query can do without")
+    names = ("max_objects", "max_tokens", "max_crops", "temperature", "top_p", "seed")
+    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    return Request(
+        arguments.skill,
+        arguments.prompt,
+        frame,
+        reasoning=arguments.reasoning,
+        spatial_refs=tuple(arguments.ref or ()),
+        **given,
+    )
+
+
+def _print_as_it_comes(photon: Photon, request: Request) -> None:
+    """Print text while it is written, a reasoning first."""
+    stream = photon.stream(request)
+    if request.reasoning:
+        print(f"({stream.reasoning().text.strip()})\n")
+    for piece in stream:
+        print(piece, end="", flush=True)
+    reason = stream.result.result().end_reason
+    print("" if reason.is_complete else f"\n  cut off: {reason.value} was reached")
+
+
+def answer(result: Result, frame: Frame | None) -> dict[str, Any]:
     """Return the answer as JSON types, coordinates normalised to the image."""
-    name, describe = ("objects", _box) if result.skill == "detect" else ("points", _point)
+    from photon_ros.questions import shaped
+
+    size = {}
+    if frame is not None:
+        size = {"image_width": frame.width_px, "image_height": frame.height_px}
     return {
-        name: [describe(found) for found in result.detections],
+        **shaped(result),
         "skill": result.skill,
         "prompt": result.prompt,
-        "image_width": frame.width_px,
-        "image_height": frame.height_px,
+        **size,
         "end_reason": result.end_reason.value,
         "total_ms": round(result.timings.total_ms, 3),
     }
 
 
 def summary(result: Result, frame: Frame) -> str:
-    """Return the answer for people: one line per object, in pixels."""
+    """Return the places of an answer for people: one line per object, in pixels."""
     found = result.detections
-    noun = "object" if result.skill == "detect" else "point"
+    noun = "point" if result.skill == "point" else "object"
     lines = [
         f"{len(found)} {noun}{'' if len(found) == 1 else 's'} for {result.prompt.strip()!r} "
         f"in {result.timings.total_ms:.0f} ms"
     ]
     for detection in found:
-        if result.skill == "detect":
+        if result.skill == "point":
+            place = f"x {detection.x * frame.width_px:.0f}  y {detection.y * frame.height_px:.0f}"
+        else:
             x_min, y_min, x_max, y_max = detection.corners()
             left, right = x_min * frame.width_px, x_max * frame.width_px
             top, bottom = y_min * frame.height_px, y_max * frame.height_px
             place = f"x {left:.0f}..{right:.0f}  y {top:.0f}..{bottom:.0f}"
-        else:
-            place = f"x {detection.x * frame.width_px:.0f}  y {detection.y * frame.height_px:.0f}"
         lines.append(f"  {detection.label}  {detection.score:.2f}  {place}")
+    if result.outline is not None:
+        lines += _outline_lines(result)
     if not result.end_reason.is_complete:
         lines.append(f"  cut off: {result.end_reason.value} was reached")
     return "\n".join(lines)
+
+
+def _outline_lines(result: Result) -> list[str]:
+    outline = result.outline
+    if outline is None or not outline.raw_text:
+        return []
+    if outline.parse_error:
+        return [f"  no outline: {outline.parse_error}", f"  written: {outline.raw_text}"]
+    return [f"  {outline.path}"]
 
 
 def check_picture_path(path: Path) -> None:
@@ -121,12 +225,3 @@ def _write_overlay(path: Path, frame: Frame, result: Result) -> None:
         Image.fromarray(draw(frame.image, result.detections)).save(path)
     except (OSError, ValueError) as error:
         raise ImageError(f"{path} cannot be written: {error}") from error
-
-
-def _box(found: Detection) -> dict[str, float]:
-    x_min, y_min, x_max, y_max = found.corners()
-    return {"x_min": x_min, "y_min": y_min, "x_max": x_max, "y_max": y_max, "score": found.score}
-
-
-def _point(found: Detection) -> dict[str, float]:
-    return {"x": found.x, "y": found.y, "score": found.score}

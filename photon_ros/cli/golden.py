@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from photon_ros.cli.arguments import Commands
     from photon_ros.cli.golden_folder import GoldenCase
+    from photon_ros.core.request import Request
     from photon_ros.core.result import Result
     from photon_ros.engine.config import EngineConfig
     from photon_ros.models.moondream.checkpoint import Checkpoint
@@ -24,17 +25,24 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "golden",
         help="compare the engine with exact outputs of the reference",
-        description="Run every point and detect case of a golden folder through the engine, in "
-        "float32 on the CPU. One line for each failing case; the last line is the count.",
+        description="Run every case of a golden folder through the engine, in float32 on the "
+        "CPU, and its outlines through the segment skill. One line for each failing case; the "
+        "last line is the count.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="golden folder")
     parser.add_argument(
         "--blocking", action="store_true", help="run the engine at depth one (not pipelined)"
     )
     parser.add_argument(
+        "--hold-constrained",
+        action="store_true",
+        help="sample no constrained token before the one before it is known",
+    )
+    parser.add_argument(
         "--batched",
         action="store_true",
-        help="submit all cases at once, so that they share steps; compares answers, not tensors",
+        help="submit all cases at once, so that they share frames and steps; compares answers, "
+        "not tensors",
     )
     parser.set_defaults(run=run)
 
@@ -42,21 +50,32 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the cases; 1 when any failed."""
     from photon_ros.cli.golden_folder import read_golden
+    from photon_ros.cli.golden_segment import check_outlines
     from photon_ros.engine.config import EngineConfig
     from photon_ros.models.moondream.checkpoint import load_checkpoint
 
     cases = read_golden(arguments.folder)
     checkpoint = load_checkpoint(arguments.folder)
-    config = EngineConfig(pipelined=not arguments.blocking)
+    config = EngineConfig(
+        max_rows=max(16, len(cases)) if arguments.batched else 16,
+        num_private_pages=256 + 16 * len(cases),
+        pipelined=not arguments.blocking,
+        hold_constrained=arguments.hold_constrained,
+    )
     run_all = _run_batched if arguments.batched else _run_one_by_one
-    num_failed = 0
-    for case, problems in zip(cases, run_all(checkpoint, cases, config), strict=True):
-        if problems:
-            num_failed += 1
-            question = f"{case.skill} {case.prompt!r} on {case.facts['id']}"
-            print(f"{case.name} ({question}): {'; '.join(problems)}")
-    print(f"{len(cases) - num_failed} passed, {num_failed} failed")
-    return 1 if num_failed else 0
+    found = [
+        (f"{case.name} ({case.question})", problems)
+        for case, problems in zip(cases, run_all(checkpoint, cases, config), strict=True)
+    ]
+    found += [
+        (f"{name} (outline)", problems)
+        for name, problems in check_outlines(arguments.folder, checkpoint.prompting)
+    ]
+    failed = [(name, problems) for name, problems in found if problems]
+    for name, problems in failed:
+        print(f"{name}: {'; '.join(problems)}")
+    print(f"{len(found) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
 
 
 def _run_batched(
@@ -65,7 +84,7 @@ def _run_batched(
     from photon_ros.photon import Photon
 
     with Photon(checkpoint, config=config) as photon:
-        answers = [_submit(photon, case) for case in cases]
+        answers = [_submit(photon, case.request) for case in cases]
         return [
             _problems(checkpoint, case, answer) for case, answer in zip(cases, answers, strict=True)
         ]
@@ -78,16 +97,18 @@ def _run_one_by_one(
 
     from photon_ros.cli.golden_check import check_recording
     from photon_ros.cli.golden_probe import RecordingModel
+    from photon_ros.core.frame import Frame
     from photon_ros.photon import Photon
 
     probe = RecordingModel(checkpoint.model)
-    # The engine knows the model as a Model only, which the probe is.
-    probed = replace(checkpoint, model=probe)  # type: ignore[arg-type]
     found = []
-    with Photon(probed, config=config) as photon:
+    with Photon(replace(checkpoint, model=probe), config=config) as photon:
         for case in cases:
             num_before = len(probe.recordings)
-            answer = _submit(photon, case)
+            frame = case.request.frame
+            # A frame of its own, so that its encoding is seen again.
+            own = replace(case.request, frame=None if frame is None else Frame(frame.image))
+            answer = _submit(photon, own)
             problems = _problems(checkpoint, case, answer)
             if len(probe.recordings) > num_before and answer.exception() is None:
                 recording = probe.recordings[num_before]
@@ -97,13 +118,9 @@ def _run_one_by_one(
     return found
 
 
-def _submit(photon: Photon, case: GoldenCase) -> Future[Result]:
+def _submit(photon: Photon, request: Request) -> Future[Result]:
     from concurrent.futures import Future
 
-    from photon_ros.core.frame import Frame
-    from photon_ros.core.request import Request
-
-    request = Request(case.skill, case.prompt, Frame(case.image), max_objects=case.max_objects)
     try:
         return photon.submit(request)
     except PhotonError as error:

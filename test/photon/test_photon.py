@@ -141,7 +141,9 @@ def test_a_prompt_longer_than_the_context_says_how_long_and_how_much_fits(photon
 
 
 def test_a_skill_the_model_lacks_is_refused_by_name(point_only: Checkpoint, frame: Frame) -> None:
-    refusal = pytest.raises(UnsupportedSkillError, match="tiny has no detect skill; models that do:")
+    refusal = pytest.raises(
+        UnsupportedSkillError, match="tiny has no detect skill; models that do:"
+    )
     with Photon(point_only) as photon, refusal:
         photon.submit(Request("detect", "cup", frame))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from photon_ros.core.errors import ModelError
 from photon_ros.core.prompting import Prompting, Tokenizer
-from photon_ros.engine.interfaces import FrameCrops
+from photon_ros.engine.interfaces import FrameCrops, Model
 from photon_ros.models.moondream.builtin import (
     END_OF_TEXT,
     KNOWN_BY_SKILL,
@@ -24,7 +24,6 @@ from photon_ros.models.moondream.builtin import (
 )
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.image import cut
-from photon_ros.models.moondream.model import MoondreamModel
 from photon_ros.models.moondream.region import coord_values, size_values
 from photon_ros.models.moondream.templates import build_templates
 from photon_ros.models.moondream.tokenizer import FileTokenizer
@@ -40,7 +39,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Checkpoint:
     """A loaded model, ready to be asked."""
 
-    model: MoondreamModel
+    model: Model
     prompting: Prompting
     config: MoondreamConfig
     name: str

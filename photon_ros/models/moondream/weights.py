@@ -1,8 +1,15 @@
-"""Weights from disk: safetensors files only, read tensor by tensor through their memory map."""
+"""Weights from disk: safetensors files only, read through memory maps.
+
+Each part of a model (a block, a head) is read through a map of its own, which goes as soon as
+nothing of the part is in it any more. So converting, moving or rearranging weights never keeps
+more of the file in memory than one part.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +27,8 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _NUM_NAMED = 5  # missing tensors that an error spells out
+_SMALL_BYTES = 1 << 16
+_PART = re.compile(r"\w+\.blocks\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +83,31 @@ class WeightFiles:
         shape = tuple(self._handles[stored.file].get_slice(stored.name).get_shape())
         return shape[::-1] if stored.transposed else shape
 
-    def read(self, name: str, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """Return a tensor; on the CPU and in its stored type it stays memory mapped."""
-        stored = self._stored[name]
-        try:
-            tensor: Tensor = self._handles[stored.file].get_tensor(stored.name)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{stored.file}: cannot read {stored.name}: {error}") from error
-        if not tensor.is_floating_point():
-            raise ModelError(f"{stored.file}: {stored.name} is {tensor.dtype}, not a float type")
-        if stored.transposed:
-            tensor = tensor.t().contiguous()
-        return tensor.to(device=device, dtype=dtype)
+    def read(
+        self, names: Sequence[str], device: torch.device, dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        """Return tensors by name; on the CPU and in their stored type they stay memory mapped."""
+        handles: dict[Path, Any] = {}
+        tensors = {}
+        for name in names:
+            stored = self._stored[name]
+            if stored.file not in handles:
+                handles[stored.file] = _open(stored.file)
+            tensor = _tensor(handles[stored.file], stored)
+            if tensor.nbytes < _SMALL_BYTES:  # not worth a whole part's map
+                tensor = tensor.clone()
+            tensors[name] = tensor.to(device=device, dtype=dtype)
+        return tensors
+
+
+def _tensor(handle: Any, stored: _Stored) -> Tensor:
+    try:
+        tensor: Tensor = handle.get_tensor(stored.name)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{stored.file}: cannot read {stored.name}: {error}") from error
+    if not tensor.is_floating_point():
+        raise ModelError(f"{stored.file}: {stored.name} is {tensor.dtype}, not a float type")
+    return tensor.t().contiguous() if stored.transposed else tensor
 
 
 def find_weight_files(path: Path) -> list[Path]:
@@ -168,7 +190,16 @@ def load_model(
             raise ModelError(
                 f"{files.path}: {name} must have shape {shape}, found {files.shape(name)}"
             )
-    weights = {name: files.read(name, device, dtype) for name in expected}
-    model.load_state_dict(weights, assign=True)
+    for names in _parts(expected):
+        model.load_state_dict(files.read(names, device, dtype), assign=True, strict=False)
     model.reset_tables(device)
     return model.freeze()
+
+
+def _parts(names: Iterable[str]) -> list[list[str]]:
+    """Return the names by the part of the model that they belong to."""
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        part = _PART.match(name)
+        parts.setdefault(name if part is None else part.group(), []).append(name)
+    return list(parts.values())
