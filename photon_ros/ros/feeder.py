@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from photon_ros.core.errors import EngineStopped, PhotonError
+from photon_ros.core.errors import EngineStopped
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, FrameJob
@@ -156,9 +156,9 @@ class Feeder:
         began_s = time.monotonic()
         try:
             decoded = self._decode(camera, taken, live.config)
-        except BadFrame as error:
+        except Exception as error:  # whatever a camera sends, the next frame gets its turn
             mailbox.drop(DropReason.BAD)
-            self._on_bad_frame(camera, str(error))
+            self._on_bad_frame(camera, str(error) if isinstance(error, BadFrame) else repr(error))
             return
         if self._is_stopping:
             mailbox.drop(DropReason.RESET)
@@ -199,7 +199,7 @@ class Feeder:
                 )
                 try:
                     future = self._photon.submit(request)
-                except PhotonError as error:
+                except Exception as error:  # becomes the answer's status and reason
                     job.settle(skill_index, prompt_index, error)
                     continue
                 futures.append(future)

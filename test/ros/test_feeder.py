@@ -21,10 +21,12 @@ from photon_ros.ros.params import NodeConfig
 
 
 def decode(camera: str, taken: Taken[Arrival], config: NodeConfig) -> Decoded:
-    """A frame of the message's first byte; 255 is a bad frame."""
+    """A frame of the message's first byte; 255 is a bad frame, 254 one nobody thought of."""
     value = taken.item.serialised[0]
     if value == 255:
         raise BadFrame("a white lie")
+    if value == 254:
+        raise MemoryError("no room for it")
     image = np.full((4, 6, 3), value, np.uint8)
     stamp_ns = taken.item.receive_stamp_ns - 20_000_000
     return Decoded(
@@ -135,9 +137,11 @@ def test_bad_frames_are_counted_and_the_next_frame_is_answered() -> None:
     with rig() as built:
         built.put(255)
         wait_until(lambda: built.mailboxes[""].counts().bad == 1)
+        built.put(254)
+        wait_until(lambda: built.mailboxes[""].counts().bad == 2)
         built.put(5)
         built.settle()
-        assert built.bad == [("", "a white lie")]
+        assert built.bad == [("", "a white lie"), ("", "MemoryError('no room for it')")]
         assert built.seen() == [5]
         assert built.mailboxes[""].counts().balanced
 
@@ -181,6 +185,21 @@ def test_prompts_that_the_engine_refuses_at_once_are_answered_with_the_reason() 
         built.settle()
         assert "fake does not know 'unheard of'" in built.answers[0].error
         assert built.mailboxes[""].counts().failed == 1
+
+
+def test_a_defect_in_submitting_is_an_answer_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rig() as built:
+        with monkeypatch.context() as patched:
+            patched.setattr(built.photon, "submit", lambda request: 1 / 0)
+            built.put(1)
+            built.settle()
+        assert built.answers[0].status is AnswerStatus.ERROR
+        assert "ZeroDivisionError" in built.answers[0].error
+        built.put(2)
+        built.settle()
+        assert built.answers[1].status is AnswerStatus.OK
 
 
 def test_cameras_take_turns_whatever_their_rates() -> None:

@@ -19,7 +19,10 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
+import rclpy
+from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
 from ros_world import RELIABLE, image_message, wait_until
 from rosbags.rosbag1 import Writer as Ros1Writer
@@ -103,11 +106,22 @@ def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account
         publisher = node.create_publisher(Image, TOPIC, RELIABLE)
         wait_until(lambda: publisher.get_subscription_count() == 1, 60.0, "the node")
         wait_until(lambda: lines(record, "stats"), 20.0, "the recorder")
+        changing = node.create_client(SetParameters, "/photon/set_parameters")
+        assert changing.wait_for_service(10.0)
         image = image_message(np.random.default_rng(1).integers(0, 255, (480, 640, 3), np.uint8))
         stop_s = time.monotonic() + 2.0
         while time.monotonic() < stop_s:
             publisher.publish(image)
             time.sleep(0.005)
+        # Parameters are served while the model works and images pour in.
+        limit = Parameter("max_objects", value=20).to_parameter_msg()
+        changed = changing.call_async(SetParameters.Request(parameters=[limit]))
+        asked_s = time.monotonic()
+        while not changed.done():
+            publisher.publish(image)
+            rclpy.spin_once(node, timeout_sec=0.005)
+            assert time.monotonic() - asked_s < 1.0, "the parameter service starves"
+        assert changed.result().results[0].successful
         photon.send_signal(number)
         began_s = time.monotonic()
         for _ in range(5):  # frames go on coming while it ends
@@ -151,8 +165,6 @@ def test_player_publishes_the_recorded_bytes_at_the_recorded_pace(
     written = write_bag(tmp_path / "bag", count=12, period_ns=50_000_000, plugin=plugin)
     received: list[bytes] = []
     report = tmp_path / "report.json"
-    import rclpy
-
     with client() as node:
         node.create_subscription(Image, TOPIC, received.append, RELIABLE, raw=True)
         arguments = (str(tmp_path / "bag"), "--topic", TOPIC, "--rate", "2")
@@ -186,8 +198,6 @@ def test_player_converts_a_ros1_bag(tmp_path: Path) -> None:
         connection = writer.add_connection(TOPIC, "sensor_msgs/msg/Image", typestore=store)
         writer.write(connection, 9, store.serialize_ros1(message, "sensor_msgs/msg/Image"))
     received: list[Image] = []
-    import rclpy
-
     with client() as node:
         node.create_subscription(Image, "/elsewhere", received.append, RELIABLE)
         arguments = (str(tmp_path / "old.bag"), "--topic", TOPIC, "--remap", "/elsewhere")
