@@ -121,8 +121,6 @@ def test_constraints_hold_every_requirement_and_the_wheels() -> None:
     wheels = set(re.findall(r"\bros-[a-z0-9-]+\b", script)) - {"ros-wheels"}
     assert len(wheels) > 20
     assert wheels <= pinned
-    installed = set(re.search(r"runtime=\(([^)]*)\)", script).group(1).split())  # type: ignore[union-attr]
-    assert installed | {"torch"} == required
 
 
 def test_supported_pythons_agree() -> None:
