@@ -277,8 +277,12 @@ def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS
             # Pillow's own limit is looser than ours, and only a warning up to twice its size.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(source)
-        check_size(image.width, image.height, max_pixels)
-        image.load()
+        try:
+            check_size(image.width, image.height, max_pixels)
+            image.load()
+        except BaseException:
+            image.close()
+            raise
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from error
     except UnidentifiedImageError as error:

@@ -96,11 +96,11 @@ def spatial_ref(text: str) -> tuple[float, ...]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer one prompt about one picture."""
-    from photon_ros.photon import Photon
-
     if arguments.overlay is not None:
         check_picture_path(arguments.overlay)
     request = _request(arguments)
+    from photon_ros.photon import Photon  # the slow one: only once the picture is read
+
     with Photon(
         arguments.model,
         revision=arguments.revision,
