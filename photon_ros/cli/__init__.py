@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from photon_ros.cli import ask, bag, evaluate, golden
+from photon_ros.cli import ask, bag, bench, evaluate, golden
 from photon_ros.core.errors import PhotonError
 
 EXIT_OK = 0
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_parser(commands)
     bag.add_parser(commands)
     golden.add_parser(commands)
+    bench.add_parser(commands)
     return parser
 
 

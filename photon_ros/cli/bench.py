@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ _BENCHES = {
     "overlap": "bookkeeping hidden behind forwards of a set length, pipelined against blocking",
     "zombies": "forwards wasted on answers that had already ended",
     "host": "what one tick costs the host",
+    "tick": "where the time of real ticks goes, with a trace for a trace viewer",
     "model": "the performance model, computed for named GPUs (nothing is measured)",
 }
 
@@ -29,12 +32,36 @@ def add_parser(commands: Commands) -> None:
     for name, help_text in _BENCHES.items():
         bench = benches.add_parser(name, help=help_text, description=help_text.capitalize())
         bench.add_argument("--json", action="store_true", help="print the figures as JSON")
+        if name == "tick":
+            bench.add_argument(
+                "--trace",
+                type=Path,
+                metavar="FILE",
+                help="write launch, sampling, wait and commit of every step as a Chrome trace",
+            )
         bench.set_defaults(run=run)
+    _add_transformers(benches)
+
+
+def _add_transformers(benches: Commands) -> None:
+    what = "the text decoder against transformers' Phi: logits, tokens and time on the CPU"
+    bench = benches.add_parser("transformers", help=what, description=what.capitalize())
+    bench.add_argument("--json", action="store_true", help="print the figures as JSON")
+    bench.add_argument(
+        "--model", default="nano", metavar="DIR", help="folder, hub id or nano (default: nano)"
+    )
+    bench.add_argument(
+        "--tokens", type=int, default=64, metavar="N", help="tokens an answer (default: 64)"
+    )
+    bench.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one bench and print its rows."""
-    figures = _measure_of(arguments.bench)(_progress)
+    figures = _measure_of(arguments)(_progress)
+    trace = figures.pop("trace", None)
+    if trace is not None and arguments.trace is not None:
+        arguments.trace.write_text(json.dumps(trace), encoding="utf-8")
     if arguments.json:
         print(json.dumps(figures, indent=2))
         return 0
@@ -49,11 +76,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure_of(name: str) -> Measure:
+def _measure_of(arguments: argparse.Namespace) -> Measure:
+    name = arguments.bench
+    if name == "transformers":
+        from photon_ros.bench import transformers_check
+
+        return partial(
+            transformers_check.measure, model=arguments.model, num_tokens=arguments.tokens
+        )
     if name == "overlap":
         from photon_ros.bench.overlap import measure
     elif name == "zombies":
         from photon_ros.bench.zombies import measure
+    elif name == "tick":
+        from photon_ros.bench.tick import measure
     elif name == "host":
         from photon_ros.bench.host import measure
     else:

@@ -1,0 +1,111 @@
+"""The benches: shapes of their figures, and what must hold on any machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from photon_ros.bench import host, model, overlap, zombies
+from photon_ros.bench.workload import FixedLengthState, build_engine, run_until_decoding, submit
+from photon_ros.cli import main
+from photon_ros.engine.sleep_device import SleepDevice
+
+
+def test_the_device_is_busy_for_the_time_it_was_told_whatever_the_host_does() -> None:
+    device = SleepDevice(0.004)
+    engine = build_engine(device, 2, pipelined=True)
+    for number in range(2):
+        submit(engine, number, FixedLengthState(1000))
+    run_until_decoding(engine, 2, warm_up_ticks=10)
+    assert len(device.compute.spans) >= 10
+    for start_s, end_s in device.compute.spans:
+        assert end_s - start_s == pytest.approx(0.004)
+    starts = [start_s for start_s, _ in device.compute.spans]
+    ends = [end_s for _, end_s in device.compute.spans]
+    assert all(start >= end for start, end in zip(starts[1:], ends, strict=False))
+
+
+def test_pipelining_hides_what_blocking_and_a_stray_synchronisation_do_not() -> None:
+    pipelined = overlap.measure_case(8.0, 1, 2.0)
+    blocking = overlap.measure_case(8.0, 1, 2.0, overlap.blocking_loop)
+    stray = overlap.measure_case(8.0, 1, 2.0, overlap.stray_sync_loop)
+    assert pipelined.bubble_hidden > 0.5
+    assert pipelined.share_of_ideal > blocking.share_of_ideal
+    assert pipelined.share_of_ideal > stray.share_of_ideal
+    assert blocking.bubble_hidden < 0.5
+    assert stray.bubble_hidden < 0.5
+    assert pipelined.idle_ms < blocking.idle_ms
+
+
+@pytest.mark.parametrize("num_tokens", [3, 10, 30])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_an_answer_wastes_at_most_one_step(num_tokens: int, rows: int) -> None:
+    for with_prefill in (False, True):
+        case = zombies.measure_case(num_tokens, rows, with_prefill=with_prefill)
+        assert case.expected == pytest.approx(1 / num_tokens)
+        assert 0 < case.zombie_share <= 1 / (num_tokens + 1) + 1e-9
+        assert case.wasted_forwards <= case.zombie_share + 1e-9
+
+
+def test_a_lone_stream_wastes_exactly_one_step_an_answer() -> None:
+    case = zombies.measure_case(10, 1, with_prefill=False)
+    assert case.zombie_share == pytest.approx(1 / 11)
+
+
+def test_the_host_bench_times_the_three_parts_of_a_tick() -> None:
+    row = host.measure_case(4)
+    assert row.batch_rows == 4
+    assert set(row.stages_us) == {"launch_next", "finalize_sampling", "commit_oldest"}
+    assert 0 < row.median_us <= row.p90_us
+    assert all(spent > 0 for spent in row.stages_us.values())
+
+
+def test_the_performance_model_says_that_it_was_computed() -> None:
+    figures = model.measure()
+    assert figures["note"] == "computed, not measured"
+    assert not any(row["is_measured"] for row in figures["rows"])
+
+
+@pytest.mark.parametrize(("gpu", "rows", "published"), model.CASES)
+def test_the_performance_model_explains_the_published_figures(
+    gpu: str, rows: int, published: float
+) -> None:
+    assert model.compute_case(gpu, rows).speed_up == pytest.approx(published, abs=0.05)
+
+
+def test_a_forward_shorter_than_the_bookkeeping_is_bound_by_it() -> None:
+    row = model.compute_case("B200", 1)
+    assert row.forward_ms < row.bookkeeping_ms
+    ratio = (row.forward_ms + row.bookkeeping_ms) / row.bookkeeping_ms
+    assert row.speed_up == pytest.approx(ratio * (1 - row.zombie_share) - 1)
+
+
+@pytest.mark.parametrize("bench", ["zombies", "model"])
+def test_benches_print_json_and_nothing_else_on_stdout(
+    bench: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", bench, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows
+    assert all(isinstance(row, dict) for row in rows)
+
+
+def test_benches_print_a_table_without_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "model"]) == 0
+    out = capsys.readouterr().out
+    assert "computed, not measured" in out
+    assert "B200" in out
+
+
+def test_the_trace_of_real_ticks_has_both_kinds_of_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.json"
+    assert main(["bench", "tick", "--json", "--trace", str(trace)]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["kind"] for row in rows} >= {"prefill"}
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["cat"] for event in events} == {"launch", "sampling", "wait", "commit"}
+    assert all(event["dur"] >= 0 for event in events)
