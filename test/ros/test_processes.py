@@ -104,7 +104,12 @@ def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account
         process("node", *node_arguments) as photon,
     ):
         publisher = node.create_publisher(Image, TOPIC, RELIABLE)
-        wait_until(lambda: publisher.get_subscription_count() == 1, 60.0, "the node")
+
+        def is_up() -> bool:
+            assert photon.poll() is None, photon.communicate()[0]
+            return bool(publisher.get_subscription_count() == 1)
+
+        wait_until(is_up, 60.0, "the node")
         wait_until(lambda: lines(record, "stats"), 20.0, "the recorder")
         changing = node.create_client(SetParameters, "/photon/set_parameters")
         assert changing.wait_for_service(10.0)
