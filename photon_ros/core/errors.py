@@ -67,7 +67,14 @@ class RequestCancelled(PhotonError):
 
 
 class DeadlineExceeded(PhotonError):
-    """The request was shed because it could not be answered in time."""
+    """The request was shed because it could not be answered in time.
+
+    ``has_started`` tells whether device time had been spent on it by then.
+    """
+
+    def __init__(self, message: str, *, has_started: bool = False) -> None:
+        self.has_started = has_started
+        super().__init__(message)
 
 
 class EngineStopped(PhotonError):

@@ -321,8 +321,11 @@ class Engine:
         now_s = time.monotonic()
         for sequence in self.scheduler.expired(now_s):
             late_ms = 1e3 * (now_s - (sequence.deadline_s or now_s))
-            started = "waiting" if sequence.status is SequenceStatus.WAITING else "running"
-            error = DeadlineExceeded(f"deadline passed {late_ms:.0f} ms ago while {started}")
+            has_started = sequence.status is not SequenceStatus.WAITING
+            while_what = "running" if has_started else "waiting"
+            error = DeadlineExceeded(
+                f"deadline passed {late_ms:.0f} ms ago while {while_what}", has_started=has_started
+            )
             self._endings.finalize(sequence, Outcome(error=error))
 
 

@@ -90,6 +90,7 @@ def test_a_request_past_its_deadline_is_shed_before_it_costs_a_forward() -> None
     harness.run()
     assert isinstance(harness.outcomes[late].error, DeadlineExceeded)
     assert "waiting" in str(harness.outcomes[late].error)
+    assert not harness.outcomes[late].error.has_started
     assert harness.model.num_encoded_frames == 0
     assert harness.engine.stats.num_prefill_steps == 0
 
@@ -102,6 +103,7 @@ def test_a_deadline_that_passes_while_running_ends_the_request() -> None:
     harness.run()
     assert isinstance(harness.outcomes[late].error, DeadlineExceeded)
     assert "running" in str(harness.outcomes[late].error)
+    assert harness.outcomes[late].error.has_started
 
 
 def test_earlier_deadlines_are_admitted_first() -> None:
