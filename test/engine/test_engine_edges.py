@@ -142,6 +142,43 @@ def test_a_frame_first_asked_about_by_a_broken_grammar_is_still_encoded_for_the_
     assert_right(state, (4,), 9, CycleGrammar(True, 4))
 
 
+def test_a_sibling_that_ran_on_a_failed_frame_does_not_get_an_answer_from_it() -> None:
+    harness = Harness(eagerness=0.0, model=HashModel({"encode_frames": 0}))
+    first = harness.submit(TextGrammar(1), prompt=(1,), frame=4)  # needs no decode step
+    harness.tick()
+    state = TextGrammar(6)
+    second = harness.submit(state, prompt=(2,), frame=4)
+    harness.tick()  # launches the sibling, then learns of the fault
+    harness.run()
+    for sequence in (first, second):
+        assert isinstance(harness.outcomes[sequence].error, EngineFault)
+    assert not state.tokens
+
+
+class Unstageable:
+    """A value that cannot be written to the host staging."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("planted in the staging")
+
+
+@pytest.mark.parametrize("eagerness", [0.0, 0.5])
+def test_a_launch_that_fails_half_queued_leaves_nothing_queued_behind_it(eagerness: float) -> None:
+    harness = Harness(eagerness=eagerness)
+    broken = harness.submit(CycleGrammar(), prompt=(1, 5), frame=3, values=((1, Unstageable()),))
+    harness.tick()  # its frame is queued before its values are staged
+    assert isinstance(harness.outcomes[broken].error, EngineFault)
+    asked = []
+    for frame in (4, 3, 5):
+        make = lambda: CycleGrammar(True, 4)  # noqa: E731
+        state, prompt = make(), lasting(make, frame)
+        harness.submit(state, prompt=prompt, frame=frame)
+        asked.append((state, prompt, frame, make()))
+    harness.run()
+    for state, prompt, frame, fresh in asked:
+        assert_right(state, prompt, frame, fresh)
+
+
 # -- held rows --------------------------------------------------------------------------------
 
 
