@@ -1,7 +1,8 @@
 """From the futures of one frame's requests to one answer per skill. No ROS here.
 
 A FrameJob lives from admission to the publication of the frame's last answer. Futures report on
-any thread; each answer is handed out once, when the last prompt of its skill is answered.
+any thread; each answer is handed out once, when the last prompt of its skill is answered. A frame
+of which nothing was started in time is shed: it has no answers at all.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class FrameJob:
         mailbox_ms, decode_image_ms: time spent before the requests were submitted.
         on_answer: called with each skill's answer, on the thread of its last result.
         on_answered: called once, after the last answer was handed out.
+        on_shed: called instead of both when every prompt was shed before it was started: nothing
+            was spent on the frame, so it is a dropped one and not a failed one.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class FrameJob:
         decode_image_ms: float,
         on_answer: Callable[[Answer], None],
         on_answered: Callable[[FrameJob], None],
+        on_shed: Callable[[FrameJob], None],
     ) -> None:
         self.camera = camera
         self.decoded = decoded
@@ -86,13 +90,16 @@ class FrameJob:
         self.decode_image_ms = decode_image_ms
         self._on_answer = on_answer
         self._on_answered = on_answered
+        self._on_shed = on_shed
         self._lock = threading.Lock()
         self._outcomes: list[list[Result | BaseException | None]] = [
             [None] * len(prompts) for _, prompts in self.asked
         ]
         self._num_unanswered = len(self.asked)
         self._num_unpublished = len(self.asked)
+        self._shed_skills: list[int] = []
         self._worst = AnswerStatus.OK
+        self.answers: list[Answer] = []
 
     def receive(self, skill_index: int, prompt_index: int, future: Future[Result]) -> None:
         """Take a finished future; the answer goes out with the skill's last one."""
@@ -113,9 +120,28 @@ class FrameJob:
                 return
             self._num_unanswered -= 1
             is_last = self._num_unanswered == 0
-        self._on_answer(self._answer(skill_index))
-        if is_last:
+            ready = self._ready_skills(skill_index, is_last=is_last)
+            answers = [self._answer(index) for index in ready]
+            self.answers += answers
+        for answer in answers:
+            self._on_answer(answer)
+        if is_last and ready:
             self._on_answered(self)
+        elif is_last:
+            self._on_shed(self)
+
+    def _ready_skills(self, skill_index: int, *, is_last: bool) -> list[int]:
+        """Return the skills to answer now; none at the end means that the frame was shed.
+
+        A skill of which every prompt was shed waits until the others tell whether the frame is
+        a dropped one.
+        """
+        if all(_was_shed(outcome) for outcome in self._outcomes[skill_index]):
+            self._shed_skills.append(skill_index)
+            if not is_last or len(self._shed_skills) == len(self.asked):
+                return []
+            return self._shed_skills
+        return [*self._shed_skills, skill_index] if is_last else [skill_index]
 
     def abandon(self, error: BaseException) -> None:
         """Settle every open prompt with ``error``."""
@@ -150,6 +176,10 @@ class FrameJob:
             self._num_unpublished -= 1
             self._worst = max(self._worst, status)
             return self._worst if self._num_unpublished == 0 else None
+
+
+def _was_shed(outcome: Result | BaseException | None) -> bool:
+    return isinstance(outcome, DeadlineExceeded) and not outcome.has_started
 
 
 def _judge(outcome: Result | BaseException | None) -> tuple[AnswerStatus, str]:

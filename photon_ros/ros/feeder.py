@@ -179,6 +179,7 @@ class Feeder:
             decode_image_ms=(now_s - began_s) * 1e3,
             on_answer=self._deliver,
             on_answered=self._close_job,
+            on_shed=self._shed_job,
         )
         self._submit(job, live.config)
 
@@ -204,6 +205,10 @@ class Feeder:
                     continue
                 futures.append(future)
                 future.add_done_callback(partial(job.receive, skill_index, prompt_index))
+
+    def _shed_job(self, job: FrameJob) -> None:
+        self._mailboxes[job.camera].drop(DropReason.STALE)
+        self._close_job(job)
 
     def _close_job(self, job: FrameJob) -> None:
         with self._changed:

@@ -65,10 +65,14 @@ class FakePhoton:
                 return
             request, future = item
             self.may_answer.wait()
-            self._closed.wait(self.service_s)
+            is_late = request.deadline_s is not None and time.monotonic() > request.deadline_s
+            if not is_late:
+                self._closed.wait(self.service_s)
             if not future.set_running_or_notify_cancel():
                 continue
             try:
+                if is_late:
+                    raise DeadlineExceeded("the deadline passed before the start")
                 future.set_result(self._answer(request))
             except Exception as error:
                 future.set_exception(error)
@@ -77,7 +81,7 @@ class FakePhoton:
         if self._closed.is_set():
             raise EngineStopped("photon was closed before the answer")
         if request.deadline_s is not None and time.monotonic() > request.deadline_s:
-            raise DeadlineExceeded("the deadline passed")
+            raise DeadlineExceeded("the deadline passed", has_started=True)
         if request.prompt == "boom":
             raise EngineFault("the device is on fire")
         assert request.frame is not None

@@ -23,6 +23,7 @@ class Watched:
     def __init__(self, asked: tuple[tuple[str, tuple[str, ...]], ...] = ASKED) -> None:
         self.answers: list[Answer] = []
         self.num_answered = 0
+        self.num_shed = 0
         self.job = FrameJob(
             camera="",
             decoded=Decoded(Frame(np.zeros((2, 2, 3), np.uint8)), header=None),
@@ -35,11 +36,16 @@ class Watched:
             decode_image_ms=0.0,
             on_answer=self.answers.append,
             on_answered=self._answered,
+            on_shed=self._shed,
         )
 
     def _answered(self, job: FrameJob) -> None:
         assert job is self.job
         self.num_answered += 1
+
+    def _shed(self, job: FrameJob) -> None:
+        assert job is self.job
+        self.num_shed += 1
 
 
 def result(prompt: str, end_reason: EndReason = EndReason.EOS, total_ms: float = 1.0) -> Result:
@@ -119,6 +125,37 @@ def test_the_frame_is_settled_with_its_last_publication_by_the_worst_status() ->
     job = Watched().job
     assert job.published(AnswerStatus.PARTIAL) is None
     assert job.published(AnswerStatus.OK) is AnswerStatus.PARTIAL
+
+
+def test_a_frame_of_which_nothing_was_started_has_no_answers() -> None:
+    watched = Watched()
+    for skill_index, prompt_index in ((0, 0), (1, 0), (0, 1)):
+        watched.job.settle(skill_index, prompt_index, DeadlineExceeded("too late"))
+    assert (watched.answers, watched.num_answered, watched.num_shed) == ([], 0, 1)
+
+
+def test_a_frame_of_which_anything_was_started_has_every_answer() -> None:
+    watched = Watched()
+    watched.job.settle(1, 0, DeadlineExceeded("never begun"))
+    assert not watched.answers, "whether the frame is dropped is not known yet"
+    watched.job.settle(0, 0, DeadlineExceeded("never begun"))
+    watched.job.settle(0, 1, DeadlineExceeded("too slow", has_started=True))
+    assert [answer.skill for answer in watched.answers] == ["point", "detect"]
+    assert {answer.status for answer in watched.answers} == {AnswerStatus.TIMEOUT}
+    assert watched.answers[1].error == "person: never begun; cup: too slow"
+    assert (watched.num_answered, watched.num_shed) == (1, 0)
+
+
+@given(st.permutations([(0, 0), (0, 1), (1, 0)]), st.sets(st.sampled_from([0, 1, 2])))
+def test_shed_or_answered_whatever_comes_first(order: list[tuple[int, int]], shed: set[int]) -> None:
+    watched = Watched()
+    for place, (skill_index, prompt_index) in enumerate(order):
+        outcome = DeadlineExceeded("late") if place in shed else result("x")
+        watched.job.settle(skill_index, prompt_index, outcome)
+    is_shed = len(shed) == 3
+    assert (watched.num_shed, watched.num_answered) == (int(is_shed), int(not is_shed))
+    assert sorted(a.skill for a in watched.answers) == ([] if is_shed else ["detect", "point"])
+    assert watched.job.answers == watched.answers
 
 
 @given(st.permutations([(0, 0), (0, 1), (1, 0)]), st.integers(0, 3))

@@ -156,13 +156,26 @@ def test_old_frames_are_not_begun() -> None:
 
 
 def test_deadline_counts_from_reception_and_a_missed_one_is_a_timeout() -> None:
-    with rig(service_s=0.05, request_timeout_ms=10.0) as built:
+    with rig(service_s=0.5, request_timeout_ms=300.0) as built:
         built.put(1)
         built.settle()
         request = built.photon.requests[0]
-        assert request.deadline_s == pytest.approx(built.answers[0].job.receive_s + 0.010)
+        assert request.deadline_s == pytest.approx(built.answers[0].job.receive_s + 0.3)
         assert built.answers[0].status is AnswerStatus.TIMEOUT
         assert built.mailboxes[""].counts().failed == 1
+
+
+def test_a_frame_that_the_engine_never_started_is_dropped_as_stale() -> None:
+    with rig(request_timeout_ms=50.0, skills=["detect", "point"]) as built:
+        built.photon.may_answer.clear()
+        built.put(1)
+        wait_until(lambda: len(built.photon.requests) == 2)
+        time.sleep(0.06)
+        built.photon.may_answer.set()
+        built.settle()
+        counts = built.mailboxes[""].counts()
+        assert (counts.stale, counts.failed, counts.in_flight) == (1, 0, 0)
+        assert not built.answers
 
 
 def test_failing_prompts_fail_the_frame_and_not_the_feeder() -> None:
