@@ -45,6 +45,9 @@ class DenseTarget:
         colours: the same shape, index of the colour or -100 where there is none.
         boxes: (F, CELL_SIDE, CELL_SIDE, 4) float32: offset of the box's centre in eighths of
             the image, and log2 of its size.
+        weights: (F, CELL_SIDE, CELL_SIDE) float32, 0 for the backdrop and 1 on average over
+            the rest. Cells of small objects weigh more: most cells lie within large objects,
+            far from any edge, where the class is hardest to tell.
     """
 
     def __init__(self, samples: list[Sample]) -> None:
@@ -52,6 +55,9 @@ class DenseTarget:
         self.kinds = torch.from_numpy(np.stack([target[0] for target in targets]))
         self.colours = torch.from_numpy(np.stack([target[1] for target in targets]))
         self.boxes = torch.from_numpy(np.stack([target[2] for target in targets]))
+        weights = torch.from_numpy(np.stack([_weights(sample) for sample in samples]))
+        seen = weights > 0
+        self.weights = weights * (seen.sum() / weights.sum().clamp(min=1e-6))
 
 
 def _target(
@@ -72,6 +78,13 @@ def _target(
     return kind_of[cells].astype(np.int64), colour_of[cells].astype(np.int64), boxes
 
 
+def _weights(sample: Sample) -> NDArray[np.float32]:
+    num_cells = np.bincount(sample.cells.ravel(), minlength=len(sample.kinds) + 1)
+    weight_of = np.maximum(num_cells, 1).astype(np.float32) ** np.float32(-0.5)
+    weight_of[0] = 0
+    return np.asarray(weight_of[sample.cells], np.float32)
+
+
 def dense_loss(out: Tensor, target: DenseTarget) -> Tensor:
     """Return the loss of (F, CELL_SIDE, CELL_SIDE, channels), normalised by the foreground.
 
@@ -82,14 +95,17 @@ def dense_loss(out: Tensor, target: DenseTarget) -> Tensor:
     kinds, colours = target.kinds.flatten(), target.colours.flatten()
     seen = kinds > 0
     num_seen = seen.sum().clamp(min=1)
-    weights = torch.full((_NUM_CLASSES,), 1.0)
-    weights[0] = BACKGROUND_WEIGHT
-    kind_loss = F.cross_entropy(flat[:, :_NUM_CLASSES], kinds, weights, reduction="sum")
-    fore, boxes = flat[seen], target.boxes.flatten(0, 2)[seen]
+    cell_weights = torch.where(seen, target.weights.flatten(), BACKGROUND_WEIGHT)
+    kind_losses = F.cross_entropy(flat[:, :_NUM_CLASSES], kinds, reduction="none")
+    kind_loss = (kind_losses * cell_weights).sum()
+    fore, boxes, weights = flat[seen], target.boxes.flatten(0, 2)[seen], cell_weights[seen]
     colour_out = fore[:, _NUM_CLASSES : _NUM_CLASSES + _NUM_COLOURS]
-    colour_loss = F.cross_entropy(colour_out, colours[seen], ignore_index=_UNKNOWN, reduction="sum")
-    box_loss = F.smooth_l1_loss(fore[:, -4:], boxes, reduction="sum", beta=0.25)
-    return (kind_loss + colour_loss + BOX_WEIGHT * box_loss) / num_seen
+    colour_losses = F.cross_entropy(
+        colour_out, colours[seen], ignore_index=_UNKNOWN, reduction="none"
+    )
+    box_losses = F.smooth_l1_loss(fore[:, -4:], boxes, reduction="none", beta=0.25).sum(-1)
+    weighted = ((colour_losses + BOX_WEIGHT * box_losses) * weights).sum()
+    return (kind_loss + weighted) / num_seen
 
 
 def dense_accuracy(out: Tensor, target: DenseTarget) -> tuple[float, float]:

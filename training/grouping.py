@@ -15,7 +15,7 @@ from photon_ros.models.moondream.layers import linear, norm
 from photon_ros.models.moondream.vision import VisionBlock, VisionEncoder
 from training.cutting import CELLS_PER_PATCH, Sample
 
-GROUPING_LAYER, GROUPING_HEAD = 1, 0
+GROUPING_LAYER, GROUPING_HEAD = 2, 0
 # Cells of an object, of sixteen, that make a patch belong to it.
 _MIN_CELLS = 4
 

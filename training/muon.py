@@ -2,14 +2,15 @@
 
 Muon: momentum, then the nearest orthogonal matrix by a quintic Newton-Schulz iteration
 (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"). Matrices of one
-shape are iterated as one batch, in float32: on a CPU many small products cost more in calls
-than in arithmetic.
+shape are iterated as one batch: on a CPU many small products cost more in calls than in
+arithmetic.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ def orthogonalised(batch: Tensor, num_steps: int = 5) -> Tensor:
     x: Tensor
     tall = batch.shape[1] > batch.shape[2]
     x = batch.transpose(1, 2) if tall else batch
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x = (x.float() / (x.float().norm(dim=(1, 2), keepdim=True) + 1e-12)).to(batch.dtype)
     for _ in range(num_steps):
         gram = x @ x.transpose(1, 2)
         x = first * x + (second * gram + third * gram @ gram) @ x
@@ -37,20 +38,23 @@ class Muon(torch.optim.Optimizer):
     is tall by a whole factor and ``split`` names it.
 
     Args:
-        params: matrices.
+        params: matrices, or groups of them.
         lr: step size; an update has a spectral norm of ``lr * sqrt(max(1, rows / columns))``.
         momentum: of the Nesterov kind.
         weight_decay: decoupled, times ``lr``.
+        dtype: what the iteration computes in; it needs little precision.
     """
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
         lr: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.02,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
@@ -66,7 +70,8 @@ class Muon(torch.optim.Optimizer):
                 is_fused = rows == 3 * columns
                 if is_fused:
                     batch = batch.view(-1, columns, columns)
-                moves = orthogonalised(batch).reshape(len(params), rows, columns)
+                moves = orthogonalised(batch.to(self._dtype)).float()
+                moves = moves.reshape(len(params), rows, columns)
                 scale = 1.0 if is_fused else max(1.0, rows / columns) ** 0.5
                 for param, move in zip(params, moves, strict=True):
                     param.mul_(1 - group["lr"] * group["weight_decay"])

@@ -6,15 +6,18 @@ broken-off rendering goes on where it stopped and gives the same pool.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from photon_ros.core.errors import InputError
 from training.clip import Clip, clip_scene, empty_background
 from training.cutting import CELL_SIDE, Sample, cut
 from training.scene import Scene, Sprite, render_scene
@@ -53,6 +56,7 @@ class Renderer:
 
     def __init__(self, seed: int, mix: Mix, clip: Clip | None) -> None:
         self._seed = seed
+        self._mix = mix
         self._clip = clip
         self._people: list[Sprite] = [c.sprite for c in clip.people()] if clip else []
         self._backdrop = empty_background(clip) if clip else None
@@ -60,6 +64,11 @@ class Renderer:
         if clip is None:
             shares[2:] = 0
         self._bounds = np.cumsum(shares / shares.sum())
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the scenes depend on."""
+        return {"seed": self._seed, "mix": asdict(self._mix), "film": self._clip is not None}
 
     def sample(self, index: int) -> Sample:
         """Return scene ``index``; it depends on nothing but the arguments of the renderer."""
@@ -108,8 +117,12 @@ def render_pool(
     """Render ``num_scenes`` scenes into ``folder``, keeping the shards that are there.
 
     ``on_shard`` is told how many scenes there are after each shard.
+
+    Raises:
+        InputError: the folder holds a pool of another seed, mix or film.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder / "pool.json", renderer.description)
     for first in range(0, num_scenes, SHARD_SCENES):
         path = folder / f"shard_{first:07d}.npz"
         if not path.exists():
@@ -117,6 +130,19 @@ def render_pool(
             _write_shard(path, [renderer.sample(i) for i in range(first, last)])
         if on_shard is not None:
             on_shard(min(first + SHARD_SCENES, num_scenes))
+
+
+def _claim(path: Path, description: dict[str, Any]) -> None:
+    """Write what a pool is made of, or refuse a folder that holds another one."""
+    if path.exists():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if there != description:
+            raise InputError(
+                f"{path.parent} holds a pool made of {there}, not of {description}: "
+                f"remove it or take another folder"
+            )
+        return
+    path.write_text(json.dumps(description) + "\n", encoding="utf-8")
 
 
 def _jpeg(image: NDArray[np.uint8] | None) -> bytes:

@@ -26,7 +26,7 @@ class Schedule:
 
     max_steps: int | None = None
     max_seconds: float | None = None
-    vision_share: float = 0.3
+    vision_share: float = 0.36
 
     def __post_init__(self) -> None:
         if (self.max_steps is None) == (self.max_seconds is None):

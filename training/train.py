@@ -1,7 +1,7 @@
 """Train nano: render the pool if it is not there, then train, or go on with a run.
 
-``python -m training.train --out runs/nano --clip vtest.avi --minutes 88``
-``python -m training.train --out runs/smoke --smoke``
+``python -m training.train --clip vtest.avi --minutes 88``
+``python -m training.train --smoke``
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    out: Path = arguments.out
+    out: Path = arguments.out or Path("runs/nano-smoke" if arguments.smoke else "runs/nano")
     clip = load_clip(arguments.clip) if arguments.clip else None
     if clip is None:
         print("no --clip: training without real people; the model will only know drawn ones")
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--out", type=Path, help="folder of the run; runs/nano by default")
     parser.add_argument("--clip", type=Path, help="film with real people (OpenCV's vtest.avi)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=88.0, help="length of the run by time")

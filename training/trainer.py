@@ -49,21 +49,27 @@ class Recipe:
         vision_tiled_share, joint_tiled_share: share of the steps on scenes with tiles.
         max_questions, max_tokens: most questions on a scene, and positions of all of them.
         muon_lr, adam_lr: greatest step sizes.
+        vision_lr_share: step sizes of the vision encoder as a share of those.
+        patch_lr: that of the patch embedding. The pixels of a patch are nearly equal, so equal
+            steps of its 768 weights add up: at ``adam_lr`` each step would move its output by
+            more than the detail in it.
         max_grad_norm: gradients longer than this are shortened.
         bf16: multiply matrices in bfloat16, where the processor does that faster.
     """
 
     seed: int = 1
     vision_batch: int = 16
-    joint_batch: int = 16
+    joint_batch: int = 8
     vision_tiled_batch: int = 4
-    joint_tiled_batch: int = 5
+    joint_tiled_batch: int = 3
     vision_tiled_share: float = 0.15
     joint_tiled_share: float = 0.3
     max_questions: int = 10
     max_tokens: int = 110
-    muon_lr: float = 0.02
-    adam_lr: float = 1.5e-3
+    muon_lr: float = 0.01
+    adam_lr: float = 7e-4
+    vision_lr_share: float = 0.4
+    patch_lr: float = 1e-5
     weight_decay: float = 0.02
     max_grad_norm: float = 1.0
     bf16: bool = True
@@ -100,9 +106,7 @@ class Trainer:
         else:
             scenes = np.flatnonzero(self.pool.num_crops == 1)[:WHITENING_SCENES]
             crops = np.concatenate([self.pool[int(i)].crops() for i in scenes])
-            vision = self.network.vision
-            patch_px = vision.config.enc_patch_size
-            whiten_patches(vision.patch_emb, torch.from_numpy(crops), patch_px)
+            whiten_patches(self.network.vision, torch.from_numpy(crops))
         self._log = _Log(folder / "log.csv", self.step)
 
     @property
@@ -251,14 +255,31 @@ def _lit(
 
 
 def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.AdamW]:
-    matrices: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
+    muon_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": []}
+    adam_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": [], "patches": []}
     for name, param in network.named_parameters():
-        is_matrix = ".blocks." in name and param.ndim == 2
-        (matrices if is_matrix else rest).append(param)
-    muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.weight_decay)
+        part = "vision" if name.startswith(("vision.", "dense.")) else "text"
+        if ".blocks." in name and param.ndim == 2:
+            muon_groups[part].append(param)
+        else:
+            adam_groups["patches" if ".patch_emb." in name else part].append(param)
+    slower = recipe.vision_lr_share
+    muon = Muon(
+        [
+            {"params": muon_groups["text"], "lr": recipe.muon_lr},
+            {"params": muon_groups["vision"], "lr": recipe.muon_lr * slower},
+        ],
+        weight_decay=recipe.weight_decay,
+        dtype=torch.bfloat16 if recipe.bf16 else torch.float32,
+    )
     adam = torch.optim.AdamW(
-        rest, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=recipe.weight_decay
+        [
+            {"params": adam_groups["text"], "lr": recipe.adam_lr},
+            {"params": adam_groups["vision"], "lr": recipe.adam_lr * slower},
+            {"params": adam_groups["patches"], "lr": recipe.patch_lr, "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.98),
+        weight_decay=recipe.weight_decay,
     )
     return muon, adam
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
+from photon_ros.models.moondream.layers import linear, norm
 from photon_ros.models.moondream.vision import patchify
 from training.architecture import CONFIG
 from training.cutting import Sample
 from training.grouping import GROUPING_HEAD, GROUPING_LAYER, Grouping, owners
-from training.initial import waves, whiten_patches
+from training.initial import NEIGHBOURS, num_waves, waves, whiten_patches
 from training.network import Network
 from training.pool import Mix, Renderer
 
 PATCH_PX = CONFIG.vision.enc_patch_size
+WAVE_CHANNELS = 4 * num_waves(CONFIG.vision)
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,21 @@ def pixels_of(samples: list[Sample]) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([s.crops() for s in samples]))
 
 
-def test_whitened_patches_are_uncorrelated_and_no_louder_than_one(samples: list[Sample]) -> None:
-    embedding = nn.Linear(3 * PATCH_PX**2, 128)
-    crops = pixels_of(samples)
-    whiten_patches(embedding, crops, PATCH_PX)
+def patch_features(network: Network, crops: torch.Tensor) -> torch.Tensor:
     pixels = crops.permute(0, 3, 1, 2).float().div(127.5).sub(1.0)
     with torch.no_grad():
-        features = embedding(patchify(pixels, PATCH_PX)).flatten(0, 1)
-    covariance = torch.cov(features.T)
+        features: torch.Tensor = network.vision.patch_emb(patchify(pixels, PATCH_PX))
+    return features
+
+
+def test_whitened_patches_are_uncorrelated_and_no_louder_than_one(samples: list[Sample]) -> None:
+    network = Network(CONFIG)
+    crops = pixels_of(samples)
+    whiten_patches(network.vision, crops)
+    features = patch_features(network, crops).flatten(0, 1)
+    num = 128 - WAVE_CHANNELS
+    assert not features[:, num:].any(), "the channels of the waves are free of the picture"
+    covariance = torch.cov(features[:, :num].T)
     spread = covariance.diagonal()
     assert features.mean(0).abs().max() < 0.01
     assert float(spread.max()) < 1.05
@@ -47,38 +54,51 @@ def test_whitened_patches_are_uncorrelated_and_no_louder_than_one(samples: list[
 
 def test_whitening_lifts_detail_over_flat_colour(samples: list[Sample]) -> None:
     torch.manual_seed(0)
-    plain, white = nn.Linear(3 * PATCH_PX**2, 128), nn.Linear(3 * PATCH_PX**2, 128)
+    plain, white = Network(CONFIG), Network(CONFIG)
     crops = pixels_of(samples)
-    whiten_patches(white, crops, PATCH_PX)
-    pixels = patchify(crops.permute(0, 3, 1, 2).float().div(127.5).sub(1.0), PATCH_PX)
-    flat = pixels.view(*pixels.shape[:2], 3, -1).mean(-1, keepdim=True).expand(-1, -1, 3, 256)
-    flat = flat.reshape(pixels.shape)
+    whiten_patches(white.vision, crops)
+    side = crops.shape[1] // PATCH_PX
+    blocks = crops.view(-1, side, PATCH_PX, side, PATCH_PX, 3).float()
+    flat = blocks.mean((2, 4), keepdim=True).expand_as(blocks).reshape(crops.shape)
 
-    def detail(embedding: nn.Linear) -> float:
-        with torch.no_grad():
-            whole, colour = embedding(pixels), embedding(flat)
+    def detail(network: Network) -> float:
+        whole, colour = patch_features(network, crops), patch_features(network, flat)
         return float((whole - colour).square().mean() / whole.var())
 
     assert detail(white) > 3 * detail(plain)
 
 
-def test_waves_tell_places_apart_and_neighbours_are_alike() -> None:
-    table = waves(12, 128)
-    assert table.shape == (144, 128)
-    alike = F.normalize(table, dim=1) @ F.normalize(table, dim=1).T
-    grid = alike[5 * 12 + 5].view(12, 12)
-    assert float(grid[5, 5]) == pytest.approx(1, abs=1e-5)
-    assert float(grid[5, 6]) > float(grid[5, 8]) > float(grid[0, 11]) - 0.05
-    off = alike - 2 * torch.eye(144)
-    assert float(off.max()) < 0.999
+def test_waves_peak_at_one_place() -> None:
+    table = waves(12, 8)
+    assert table.shape == (144, WAVE_CHANNELS)
+    alike = table @ table.T
+    assert torch.allclose(alike.diagonal(), torch.full((144,), 16.0), atol=1e-4)
+    others = alike - torch.diag(alike.diagonal())
+    assert float(others.max()) < 12
 
 
-def test_attention_starts_by_looking_nearby() -> None:
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_first_heads_start_by_looking_at_one_neighbour(
+    samples: list[Sample], layer: int
+) -> None:
     torch.manual_seed(0)
     network = Network(CONFIG)
-    for block in network.vision.blocks:
-        query, key, _ = block.attn.qkv.weight.split(CONFIG.vision.enc_dim)
-        assert torch.equal(query, key)
+    crops = pixels_of(samples)
+    whiten_patches(network.vision, crops)
+    with torch.no_grad():
+        x = patch_features(network, crops) + network.vision.pos_emb
+        for block in network.vision.blocks[:layer]:
+            x = block(x)
+        block = network.vision.blocks[layer]
+        qkv = linear(norm(x, block.ln1), block.attn.qkv).view(len(x), 144, 3, 4, 32)
+    for head, (down, right) in enumerate(NEIGHBOURS[layer]):
+        scores = qkv[:, :, 0, head] @ qkv[:, :, 1, head].transpose(1, 2) * 32**-0.5
+        attention = scores.softmax(-1).mean(0)
+        for row, column in ((5, 6), (2, 9), (8, 3)):
+            seen = attention[row * 12 + column]
+            neighbour = (row + down) * 12 + column + right
+            assert int(seen.argmax()) == neighbour
+            assert float(seen[neighbour]) > 0.3
 
 
 def test_a_patch_belongs_to_the_object_that_most_of_it_shows(samples: list[Sample]) -> None:

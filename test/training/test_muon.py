@@ -19,6 +19,14 @@ def test_singular_values_are_pulled_near_one(shape: tuple[int, int, int]) -> Non
     assert float(values.median()) > 0.6
 
 
+def test_half_precision_is_good_enough() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(2, 32, 64)
+    full, half = orthogonalised(matrix), orthogonalised(matrix.bfloat16()).float()
+    cosine = (full * half).sum() / (full.norm() * half.norm())
+    assert float(cosine) > 0.98
+
+
 def test_directions_are_kept() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(1, 16, 24)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from photon_ros.core.errors import InputError
 from training import pool as pool_module
 from training.pool import Mix, Pool, Renderer, render_pool
 
@@ -51,6 +52,14 @@ def test_an_interrupted_rendering_goes_on_and_gives_the_same_pool(tmp_path: Path
     for index in range(10):
         assert np.array_equal(first[index].crops(), second[index].crops())
         assert np.array_equal(first[index].boxes, second[index].boxes)
+
+
+def test_a_pool_of_something_else_is_refused(tmp_path: Path) -> None:
+    render_pool(tmp_path, Renderer(3, BOTH, None), 2)
+    with pytest.raises(InputError, match=r"holds a pool made of .*'seed': 3.* not of .*'seed': 4"):
+        render_pool(tmp_path, Renderer(4, BOTH, None), 2)
+    with pytest.raises(InputError, match="remove it or take another folder"):
+        render_pool(tmp_path, Renderer(3, Mix(), None), 2)
 
 
 def test_scenes_depend_on_seed_and_index_alone() -> None:
