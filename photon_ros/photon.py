@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photon_ros.core.errors import EngineStopped, InputError
 from photon_ros.core.frame import Frame
@@ -54,6 +54,15 @@ if TYPE_CHECKING:
 NUM_PREPARE_THREADS = 2
 
 
+class EngineLoad(NamedTuple):
+    """How full the engine is: requests running and waiting, private KV pages owned and there."""
+
+    num_running: int
+    num_waiting: int
+    num_pages_used: int
+    num_pages: int
+
+
 class Photon:
     """One loaded model, ready for requests from any thread.
 
@@ -68,6 +77,7 @@ class Photon:
         config: sizes of the engine; None takes the defaults.
         resize: "exact" resamples like the reference, "fast" in a fraction of the time with
             slightly different pixels.
+        cuda_graphs: capture decode steps on a GPU; False launches them kernel by kernel.
 
     Raises:
         ModelError: the model cannot be loaded; the message names what is missing.
@@ -83,8 +93,9 @@ class Photon:
         dtype: str | None = None,
         config: EngineConfig | None = None,
         resize: ResizeMethod = "exact",
+        cuda_graphs: bool = True,
     ) -> None:
-        engine_device = _device(device)
+        engine_device = _device(device, cuda_graphs=cuda_graphs)
         if isinstance(model, Checkpoint):
             checkpoint = model
         else:
@@ -107,6 +118,16 @@ class Photon:
     def engine_stats(self) -> EngineStats:
         """Counters of the engine so far."""
         return self._worker.engine.stats
+
+    @property
+    def engine_load(self) -> EngineLoad:
+        """How full the engine is at this moment."""
+        engine = self._worker.engine
+        pool, scheduler = engine.pool, engine.scheduler
+        num_used = pool.num_private_pages - pool.num_free_pages
+        return EngineLoad(
+            len(scheduler.running), scheduler.num_waiting, num_used, pool.num_private_pages
+        )
 
     def validate(self, skill: str, prompt: str) -> None:
         """Check a skill and a prompt before any frame is spent on them.
@@ -313,10 +334,10 @@ def load_model(
     return load_checkpoint(found.folder, device=device, dtype=dtype, tokenizer=found.tokenizer)
 
 
-def _device(name: str) -> Device:
+def _device(name: str, *, cuda_graphs: bool) -> Device:
     kind = name.partition(":")[0]
     if kind == "cpu":
         return CpuDevice()
     if kind == "cuda":
-        return CudaDevice(name)
+        return CudaDevice(name, use_graphs=cuda_graphs)
     raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
