@@ -48,22 +48,38 @@ class ByteTokenizer:
         return [20 + byte for byte in text.encode()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(i - 20 for i in ids if i >= 20).decode(errors="replace")
+        return bytes((i - 20) % 256 for i in ids if i >= 20).decode(errors="replace")
 
 
-def make_checkpoint(seed: int = 0) -> Checkpoint:
-    """Return a checkpoint whose weights are drawn so that answers have a few objects."""
+# Tokens that mean something are made likelier, so that a random model says them now and then.
+LIKELIER = {0: 1.0, 3: 1.5, 5: 4.0, 6: 2.0, 7: 1.5, 9: 1.5}
+
+
+def make_checkpoint(seed: int = 6) -> Checkpoint:
+    """Return a checkpoint whose random weights give lively answers, with places and ends."""
     torch.manual_seed(seed)
     model = MoondreamModel(CONFIG)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
+        for name, parameter in model.named_parameters():
+            if "ln" in name:
+                continue
+            is_embedding = name in ("text.wte", "vision.pos_emb")
+            std = 1.0 if parameter.ndim == 1 or is_embedding else 1.6 / parameter.shape[-1] ** 0.5
+            parameter.normal_(std=std * (0.3 if parameter.ndim == 1 else 1.0))
+            if "attn" in name:  # a prompt matters as much as the token before
+                parameter *= 2.0
+        model.text.lm_head.weight[list(LIKELIER)] *= 1.3
+        model.text.lm_head.bias[list(LIKELIER)] += torch.tensor(list(LIKELIER.values()))
     prompting = Prompting(
         model_name="tiny",
         tokenizer=ByteTokenizer(),
         templates={
             "point": PromptTemplate((1, 8), (3,)),
             "detect": PromptTemplate((1, 9), (3,)),
+            "segment": PromptTemplate((1, 10), (3,), ""),
+            "query": PromptTemplate((1, 11), (3, 3), "", single_suffix=(3,)),
+            "caption_short": PromptTemplate((1, 12, 3), (), ""),
+            "caption_normal": PromptTemplate((1, 13, 3), (), ""),
         },
         bos_id=0,
         eos_id=0,
@@ -73,6 +89,11 @@ def make_checkpoint(seed: int = 0) -> Checkpoint:
         prefix_len=CONFIG.prefix_len,
         coord_values=coord_values(64),
         size_values=size_values(32),
+        answer_id=3,
+        thinking_id=4,
+        start_ground_id=7,
+        end_ground_id=9,
+        peers={"segment": ("mighty",)},
     )
     return Checkpoint(model.freeze(), prompting, CONFIG, "tiny")
 

@@ -33,7 +33,7 @@ PROMPTS = [f"thing {n}" for n in range(9)]
 def test_skills_are_those_the_model_has_templates_for(
     photon: Photon, point_only: Checkpoint
 ) -> None:
-    assert photon.skills == ("point", "detect")
+    assert photon.skills == ("point", "detect", "segment", "query", "caption")
     with Photon(point_only) as other:
         assert other.skills == ("point",)
 
