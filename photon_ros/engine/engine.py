@@ -125,6 +125,7 @@ class Engine:
             return None
         constraints = self._constraints_ahead(plan)
         if not plan.sequences:
+            self._forget_unusable(plan)  # what it was to load never will be
             return None
         slot = self._slots[slot_id]
         record = StepRecord(plan.kind, slot_id, len(plan.sequences))
