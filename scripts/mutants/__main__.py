@@ -36,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"{word} {verdict.seconds:5.1f} s  {verdict.name}  |  {verdict.why[:160]}", flush=True
         )
-    print(f"{len(edges)} mutants in {time.monotonic() - started_s:.0f} s")
+    print(
+        f"{len(edges)} mutants and one run without a change, {time.monotonic() - started_s:.0f} s"
+    )
     print(f"{len(trials) - num_failed} passed, {num_failed} failed")
     return 1 if num_failed else 0
 

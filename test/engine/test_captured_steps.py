@@ -9,7 +9,7 @@ import pytest
 import torch
 from grammars import CycleGrammar, ParityGrammar, TextGrammar
 from harness import SMALL, Harness, key_of
-from hash_model import expected_tokens
+from hash_model import adapter_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_attention import HEADS, PAGE, PREFIX_LEN, TOLERANCES, WIDTH, Row, World
@@ -154,26 +154,28 @@ def test_the_first_run_is_eager_the_second_captured_and_later_ones_replayed() ->
 
 
 def test_what_does_not_change_with_the_step_is_all_that_a_replay_remembers() -> None:
-    """Answers of other frames, lanes, lengths and kinds through the graphs of the first ones."""
-    harness = Harness(
-        seed=1, config=EngineConfig(**{**SMALL, "num_private_pages": 100}), can_capture=True
-    )
+    """Other frames, lanes, lengths, kinds and adapters through the graphs of the first ones."""
+    sizes = {**SMALL, "num_private_pages": 100, "num_lora_slots": 2, "max_lora_rank": 4}
+    harness = Harness(seed=1, config=EngineConfig(**sizes), can_capture=True)
+    adapters = [adapter_of(1), adapter_of(2), adapter_of(3), None]
     makes = [
         lambda n: CycleGrammar(True, 2 + n),
         lambda n: CycleGrammar(False, 3 + n),
         lambda n: TextGrammar(5 + n, forbidden=(0, n)),
         lambda n: ParityGrammar(4 + n),
     ]
-    for turn in range(8):
+    for turn in range(12):
         asked = []
         for number in range(1 + turn % 4):
             make, prompt = makes[(turn + number) % 4], (turn + 1, number + 1)
             frame = None if (turn + number) % 5 == 4 else (turn * 3 + number) % 4
+            adapter = adapters[(turn + number) % 4] if turn % 3 == 2 else None
             state = make(number)
-            harness.submit(state, prompt=prompt, frame=frame)
-            asked.append((state, prompt, frame, make(number)))
+            harness.submit(state, prompt=prompt, frame=frame, adapter=adapter)
+            asked.append((state, prompt, frame, adapter, make(number)))
         harness.settle()
-        for state, prompt, frame, fresh in asked:
-            assert key_of(state.tokens) == key_of(expected_tokens(prompt, frame, fresh))
+        for state, prompt, frame, adapter, fresh in asked:
+            wanted = expected_tokens(prompt, frame, fresh, adapter=adapter)
+            assert key_of(state.tokens) == key_of(wanted)
     assert harness.engine.graphs.num_replays > 50
     harness.run()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from grammars import CycleGrammar, ParityGrammar, TextGrammar
 from harness import SMALL, Harness, key_of
-from hash_model import HashModel, expected_tokens
+from hash_model import HashModel, adapter_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -177,6 +177,20 @@ def test_a_launch_that_fails_half_queued_leaves_nothing_queued_behind_it(eagerne
     harness.run()
     for state, prompt, frame, fresh in asked:
         assert_right(state, prompt, frame, fresh)
+
+
+def test_an_adapter_first_asked_for_by_a_broken_grammar_is_loaded_for_the_next() -> None:
+    sizes = {**SMALL, "num_lora_slots": 1, "max_lora_rank": 4}
+    for frame in (None, 3):
+        harness, adapter = Harness(config=EngineConfig(**sizes)), adapter_of(1)
+        broken = harness.submit(FailsAtLaunch(), frame=frame, adapter=adapter)
+        harness.settle()
+        assert isinstance(harness.outcomes[broken].error, EngineFault)
+        state = TextGrammar(8)
+        harness.submit(state, prompt=(4, 2), frame=frame, adapter=adapter)
+        harness.run()
+        wanted = expected_tokens((4, 2), frame, TextGrammar(8), adapter=adapter)
+        assert key_of(state.tokens) == key_of(wanted)
 
 
 # -- held rows --------------------------------------------------------------------------------
