@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from grammars import CycleGrammar, ParityGrammar, TextGrammar
+from grammars import CycleGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
 from harness import SMALL, Harness, key_of
 from hash_model import HashModel, adapter_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photon_ros.core.errors import EngineFault, RequestCancelled
+from photon_ros.core.errors import EngineFault, InputError, RequestCancelled
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.interfaces import Constraint
 from photon_ros.engine.sequence import Outcome, SamplingParams, Sequence, SequenceStatus
@@ -159,6 +159,9 @@ class Unstageable:
     """A value that cannot be written to the host staging."""
 
     def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> float:
         raise RuntimeError("planted in the staging")
 
 
@@ -262,6 +265,54 @@ def test_a_grammar_known_ahead_is_asked_once_for_each_token_and_in_order() -> No
     harness.run()
     num_sampled = len(state.tokens) + harness.engine.stats.num_zombie_rows
     assert state.asked == list(range(num_sampled))
+
+
+# -- requests that should never have been made ------------------------------------------------
+
+
+BAD_PROMPTS = {
+    "no ids": ((), ()),
+    "an id below 0": ((1, -1), ()),
+    "an id above the vocabulary": ((1, 24), ()),
+    "a value beside the prompt": ((1, 5), ((2, (0.5,)),)),
+    "a value before the prompt": ((1, 5), ((-1, (0.5,)),)),
+    "a value of three numbers": ((1, 5), ((1, (0.5, 0.5, 0.5)),)),
+}
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="Engine.submit does not look at the prompt: a bad one fails every row of its step",
+)
+@pytest.mark.parametrize("name", BAD_PROMPTS)
+def test_a_prompt_that_cannot_be_run_is_refused_when_it_is_submitted(name: str) -> None:
+    prompt, values = BAD_PROMPTS[name]
+    harness = Harness()
+    with pytest.raises(InputError):
+        harness.submit(TextGrammar(4), prompt=prompt, values=values)
+
+
+class ToldTooLittle(TwoPhaseGrammar):
+    """Announces fewer positions for its second phase than it then takes."""
+
+    @property
+    def later_positions(self) -> int:
+        return 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a second phase is capped by the context but not by the pages it was admitted with",
+)
+def test_a_grammar_that_announced_too_few_positions_fails_alone() -> None:
+    harness = Harness()
+    harness.submit(ToldTooLittle(think=2, answer=40), prompt=(1, 2), frame=1)
+    state = TextGrammar(30, forbidden=(0,))
+    neighbour = harness.submit(state, prompt=(3,), frame=1)
+    while harness.engine.has_work:
+        harness.engine.tick()
+    assert harness.outcomes[neighbour].error is None
+    assert_right(state, (3,), 1, TextGrammar(30, forbidden=(0,)))
 
 
 # -- zombies ----------------------------------------------------------------------------------
