@@ -73,7 +73,7 @@ class Harness:
             if sequence in self.outcomes:
                 self.violations.append("an outcome was delivered twice")
             error = outcome.error
-            if isinstance(error, EngineFault) and "planted" not in str(error):
+            if isinstance(error, EngineFault) and "planted" not in str(error).lower():
                 self.violations.append(f"a fault that nobody planted: {error}")
             self.outcomes[sequence] = outcome
             if on_done is not None:
