@@ -36,6 +36,11 @@ class DenseHead(nn.Module):
         out: Tensor = self.out(embeds_FPD).view(-1, side, side, cells, cells, _CHANNELS)
         return out.permute(0, 1, 3, 2, 4, 5).reshape(-1, CELL_SIDE, CELL_SIDE, _CHANNELS)
 
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """Return what the head looks for: classes (num_classes, D), colours (num_colours, D)."""
+        weight = self.out.weight.detach().view(-1, _CHANNELS, self.out.in_features).mean(dim=0)
+        return weight[1:_NUM_CLASSES], weight[_NUM_CLASSES : _NUM_CLASSES + _NUM_COLOURS]
+
 
 class DenseTarget:
     """What the cells of a batch of scenes truly show.

@@ -22,7 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from photon_ros.models.moondream.config import VisionConfig
+from photon_ros.models.moondream.text import TextBlock, TextDecoder
 from photon_ros.models.moondream.vision import VisionBlock, VisionEncoder, patchify
+from photon_ros.models.nano import vocabulary
 
 # Share of the mean eigenvalue added to every one: how far faint components are lifted.
 _RIDGE = 3e-3
@@ -110,3 +112,26 @@ def whiten_patches(vision: VisionEncoder, crops: Tensor) -> None:
         vision.patch_emb.bias.zero_()
         vision.patch_emb.weight[:num] = (vectors * scale).T
         vision.patch_emb.bias[:num] = -vision.patch_emb.weight[:num] @ mean
+
+
+def align_words(text: TextDecoder, kinds_KD: Tensor, colours_CD: Tensor) -> None:
+    """Let each word start as what its sight looks like, and attention as likeness.
+
+    When the text decoder joins, the vision encoder already tells classes and colours apart.
+    A word that points the way its patches do need not be learned from nothing.
+
+    Args:
+        text: the decoder, not trained yet.
+        kinds_KD, colours_CD: directions of classes and colours among the image embeddings.
+    """
+    ids = vocabulary.word_ids()
+    words = (*vocabulary.CLASSES, *vocabulary.COLOURS)
+    directions = torch.cat((kinds_KD - kinds_KD.mean(0), colours_CD - colours_CD.mean(0)))
+    with torch.no_grad():
+        loudness = text.wte.norm(dim=1).mean()
+        for word, direction in zip(words, directions, strict=True):
+            text.wte[ids[word]] = loudness * direction / direction.norm().clamp(min=1e-6)
+        for block in text.blocks:
+            assert isinstance(block, TextBlock)
+            rows = block.num_heads * block.head_dim
+            block.attn.qkv.weight[rows : 2 * rows] = block.attn.qkv.weight[:rows]

@@ -18,7 +18,7 @@ from training.architecture import CONFIG
 from training.cutting import Sample
 from training.dense import DenseTarget, dense_accuracy, dense_loss
 from training.grouping import Grouping
-from training.initial import whiten_patches
+from training.initial import align_words, whiten_patches
 from training.losses import question_losses
 from training.muon import Muon
 from training.network import Network
@@ -194,6 +194,7 @@ class Trainer:
         joint = self.schedule.is_joint(progress)
         if joint and self._joint_from < 0:
             self._joint_from = self.step
+            align_words(self.network.text, *self.network.dense.directions())
         # Every batch depends on seed and step alone, so a resumed run sees the same ones.
         rng = np.random.default_rng([self.recipe.seed, 2, self.step])
         samples, tiled = self._draw(rng, joint)
