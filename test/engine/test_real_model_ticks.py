@@ -28,6 +28,7 @@ from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice, Event
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import Constraint, FrameCrops, SampledToken
+from photon_ros.engine.lora import LoraAdapter
 from photon_ros.engine.sequence import Outcome, PrefixSource, SamplingParams, Sequence
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.model import MoondreamModel
@@ -51,7 +52,10 @@ SIZES: dict[str, Any] = {
         "templates": {"detect": {"prefix": [1, 8], "suffix": [3]}},
     },
 }  # fmt: skip
-CONFIG = EngineConfig(max_rows=4, max_prefixes=2, page_size=4, num_private_pages=60)
+SLOTS: dict[str, Any] = {
+    "max_rows": 4, "max_prefixes": 4, "page_size": 4, "num_private_pages": 80,
+    "num_lora_slots": 2, "max_lora_rank": 3,
+}  # fmt: skip
 HOST_READS = {"_local_scalar_dense", "is_nonzero", "equal", "allclose"}
 VALUE_SIZED = {"nonzero", "masked_select", "unique_dim", "_unique2", "unique_consecutive"}
 
@@ -107,11 +111,31 @@ def picture(number: int, num_crops: int) -> PrefixSource:
     return PrefixSource(number, FrameCrops(pixels.astype(np.uint8), tiling))
 
 
+def adapter(model: MoondreamModel, seed: int) -> LoraAdapter:
+    """Return factors for every linear that adapters may change, in the first layer."""
+    random = torch.Generator().manual_seed(seed)
+    factors = {
+        (0, linear.name): (
+            torch.randn((3, linear.num_inputs), generator=random),
+            torch.randn((linear.num_outputs, 3), generator=random),
+        )
+        for linear in model.spec.adapted_linears
+    }
+    return LoraAdapter(f"adapter {seed}", 3, factors)
+
+
+class CapturingCpu(CpuDevice):
+    """Decodes in steps of fixed shape; a replay does again what was captured."""
+
+    can_capture = True
+
+
 class Run:
     """An engine over the real model, and the outcomes it gave."""
 
-    def __init__(self, model: MoondreamModel, device: Any, config: EngineConfig = CONFIG) -> None:
-        self.engine = Engine(model, device, config)
+    def __init__(self, model: MoondreamModel, device: Any, **modes: bool) -> None:
+        self.engine = Engine(model, device, EngineConfig(**SLOTS, **modes))
+        self.adapters = [adapter(model, seed) for seed in (1, 2)]
         self.outcomes: list[Outcome] = []
         self.num_frames = 0
 
@@ -121,19 +145,23 @@ class Run:
         source: PrefixSource | None,
         prompt: tuple[int, ...] = (1, 9, 3),
         temperature: float = 0.0,
+        adapter_number: int | None = None,
+        values: tuple[tuple[int, tuple[float, ...]], ...] = (),
     ) -> None:
         sequence = Sequence(
             prompt,
             state,
             lambda _, outcome: self.outcomes.append(outcome),
             source=source,
+            prompt_values=values,
+            adapter=None if adapter_number is None else self.adapters[adapter_number],
             sampling=SamplingParams(temperature, 0.9, 1),
         )
         self.engine.submit(sequence)
 
     def submit_round(self) -> None:
         """One of everything; the frames are new, so that they are encoded in every round."""
-        self.num_frames += 2
+        self.num_frames += 3
         one, three = picture(self.num_frames, 3), picture(self.num_frames + 1, 1)
         self.submit(detect(), one)
         self.submit(detect(), one, prompt=(1, 9, 9, 9, 3))
@@ -141,6 +169,9 @@ class Run:
         self.submit(text(), None, prompt=(2, 4))
         self.submit(detect(), three)
         self.submit(held(), one)
+        self.submit(text(), picture(self.num_frames + 2, 1), adapter_number=0)
+        values = ((1, (0.25,)), (2, (0.5, 0.75)))
+        self.submit(detect(), None, (1, 5, 6, 3), adapter_number=1, values=values)
 
     def finish(self) -> None:
         while self.engine.has_work:
@@ -195,19 +226,25 @@ def watched_round(run: Run) -> DeviceRules:
     return rules
 
 
+DEVICES = [CpuDevice, CapturingCpu]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pipelined", [True, False])
 @pytest.mark.parametrize("hold", [True, False])
 def test_no_tick_reads_a_value_or_has_a_size_that_depends_on_one(
-    pipelined: bool, hold: bool
+    pipelined: bool, hold: bool, device: type[CpuDevice]
 ) -> None:
-    config = EngineConfig(4, 2, 4, 60, pipelined=pipelined, hold_constrained=hold)
-    run = Run(small_model(), CpuDevice(), config)
-    watched_round(run)
-    assert len(run.outcomes) == 6
+    run = Run(small_model(), device(), pipelined=pipelined, hold_constrained=hold)
+    for _ in range(3):  # with captures: eager, captured, replayed
+        watched_round(run)
+    assert len(run.outcomes) == 24
+    assert (run.engine.graphs.num_replays > 0) == device.can_capture
 
 
-def test_after_warm_up_every_round_allocates_the_same() -> None:
-    run = Run(small_model(), CpuDevice())
+@pytest.mark.parametrize("device", DEVICES)
+def test_after_warm_up_every_round_allocates_the_same(device: type[CpuDevice]) -> None:
+    run = Run(small_model(), device())
     watched_round(run)
     rounds = [watched_round(run) for _ in range(3)]
     assert rounds[0].num_allocations
@@ -215,9 +252,13 @@ def test_after_warm_up_every_round_allocates_the_same() -> None:
     assert rounds[0].num_bytes == rounds[1].num_bytes == rounds[2].num_bytes
 
 
-def test_after_warm_up_nothing_that_a_tick_allocates_outlives_its_round() -> None:
-    run = Run(small_model(), CpuDevice())
-    watched_round(run)
+@pytest.mark.parametrize("device", DEVICES)
+def test_after_warm_up_nothing_that_a_tick_allocates_outlives_its_round(
+    device: type[CpuDevice],
+) -> None:
+    run = Run(small_model(), device())
+    for _ in range(2):
+        watched_round(run)
     before = live_bytes()
     for _ in range(3):
         watched_round(run)
@@ -322,14 +363,13 @@ def test_the_whole_engine_runs_on_a_device_whose_values_cannot_be_read(
     pipelined: bool, hold: bool, can_capture: bool
 ) -> None:
     device = ValuelessDevice(can_capture)
-    config = EngineConfig(4, 2, 4, 60, pipelined=pipelined, hold_constrained=hold)
-    run = Run(small_model("meta"), device, config)
+    run = Run(small_model("meta"), device, pipelined=pipelined, hold_constrained=hold)
     run.submit_round()
     run.submit_round()
     run.finish()
     stats = run.engine.stats
-    assert len(run.outcomes) == 12
-    assert stats.num_prefixes == 4
+    assert len(run.outcomes) == 16
+    assert stats.num_prefixes == 6
     assert device.num_host_waits == stats.num_prefill_steps + stats.num_decode_steps
 
 
@@ -375,15 +415,24 @@ def spread_model() -> MoondreamModel:
     return model.freeze()
 
 
-def tokens_of(pipelined: bool, hold: bool) -> list[list[tuple[int, int, tuple[int, int]]]]:
-    config = EngineConfig(4, 2, 4, 60, pipelined=pipelined, hold_constrained=hold)
-    run = Run(spread_model(), CpuDevice(), config)
+def tokens_of(
+    pipelined: bool, hold: bool, device: type[CpuDevice] = CpuDevice
+) -> list[list[tuple[int, int, tuple[int, int]]]]:
+    run = Run(spread_model(), device(), pipelined=pipelined, hold_constrained=hold)
     states: list[Any] = []
     for number in range(18):
         state = [detect, text, held][number % 3]()
         state.ends = True
-        source = None if number % 4 == 3 else picture(number % 3, (1, 3, 5)[number % 3])
-        run.submit(state, source, prompt=(1, number + 8, 3), temperature=number % 2 * 0.8)
+        adapted = number % 6 if number % 6 < 2 else None  # a frame's key names its adapter
+        frame = number % 3 + (0 if adapted is None else 10 * adapted + 10)
+        source = None if number % 4 == 3 else picture(frame, (1, 3, 5)[number % 3])
+        run.submit(
+            state,
+            source,
+            prompt=(1, number + 8, 3),
+            temperature=number % 2 * 0.8,
+            adapter_number=adapted,
+        )
         states.append(state)
         if number % 2:
             run.engine.tick()
@@ -396,6 +445,7 @@ def test_the_real_model_gives_the_same_tokens_in_every_mode() -> None:
     assert len({token for tokens in wanted for token in tokens}) > 20, "too plain to tell"
     for pipelined, hold in ((True, False), (True, True), (False, True)):
         assert tokens_of(pipelined, hold) == wanted
+    assert tokens_of(True, False, CapturingCpu) == wanted
 
 
 def test_grammars_of_the_other_suites_run_on_it_too() -> None:
