@@ -11,9 +11,17 @@ import torch
 
 from photon_ros.core.errors import ModelError
 from photon_ros.core.prompting import PromptTemplate
-from photon_ros.models.moondream.builtin import BUILTIN, builtin_config, recognise
-from photon_ros.models.moondream.checkpoint import load_checkpoint
+from photon_ros.models.moondream.builtin import (
+    BUILTIN,
+    KNOWN_BY_SKILL,
+    builtin_config,
+    recognise,
+)
+from photon_ros.models.moondream.checkpoint import build_prompting, load_checkpoint
+from photon_ros.models.moondream.hub import takes_new_tokenizer
 from photon_ros.models.moondream.model import MoondreamModel
+from photon_ros.models.nano.checkpoint import WEIGHTS
+from photon_ros.skills import SKILLS
 
 
 class ShoutingTokenizer:
@@ -179,6 +187,56 @@ def test_released_checkpoints_are_recognised_by_their_sizes(
 def test_revisions_that_cannot_be_told_apart_are_not_guessed() -> None:
     with pytest.raises(ModelError, match=r"starmie-v1 .*\"builtin\": \"moondream2-2025-01\""):
         recognise(released_shapes("moondream2"), 50256)
+
+
+def test_revisions_are_told_apart_by_their_own_sources() -> None:
+    shapes = released_shapes("moondream2")
+    assert recognise(shapes, 50256, takes_new_tokenizer=False) == "moondream2-2025-01"
+    assert recognise(shapes, 0, takes_new_tokenizer=True) == "moondream2"
+    with pytest.raises(ModelError, match=r"put the tokenizer.json of moondream.starmie-v1"):
+        recognise(shapes, 50256, takes_new_tokenizer=True)
+
+
+def test_a_folders_sources_are_read_and_never_run(tmp_path: Path) -> None:
+    assert takes_new_tokenizer(tmp_path) is None
+    (tmp_path / "vision.py").write_text("raise SystemExit('run!')")
+    assert takes_new_tokenizer(tmp_path) is False
+    (tmp_path / "moondream.py").write_bytes(b"\xff 'moondream/starmie-v1' (")
+    assert takes_new_tokenizer(tmp_path) is True
+
+
+@pytest.mark.parametrize("skill", list(SKILLS))
+def test_known_models_by_skill_are_those_that_have_it(skill: str) -> None:
+    names = KNOWN_BY_SKILL[skill]
+    for name in BUILTIN:
+        config = builtin_config(name)
+        prompting = build_prompting(config, name, ShoutingTokenizer())
+        assert SKILLS[skill].is_known_to(prompting) == (name in names)
+    config = json.loads((WEIGHTS / "config.json").read_text())
+    assert (skill in config["tokenizer"]["templates"]) == ("nano" in names)
+
+
+def test_a_checkpoint_tells_skills_what_its_config_says(tiny_folder: Path) -> None:
+    tokenizer = json.loads((tiny_folder / "config.json").read_text())["tokenizer"]
+    named = {"answer_id": 3, "thinking_id": 5, "start_ground_points_id": 6, "end_ground_id": 8}
+    edit_config(tiny_folder, tokenizer=tokenizer | named)
+    prompting = load_checkpoint(tiny_folder).prompting
+    assert (prompting.answer_id, prompting.thinking_id) == (3, 5)
+    assert (prompting.start_ground_id, prompting.end_ground_id) == (6, 8)
+    assert (prompting.coord_id, prompting.size_id, prompting.has_coord_token) == (7, 4, True)
+
+
+def test_without_ids_of_places_stand_ins_are_used_by_model_and_skills_alike(
+    tiny_folder: Path,
+) -> None:
+    tokenizer = json.loads((tiny_folder / "config.json").read_text())["tokenizer"]
+    del tokenizer["coord_id"], tokenizer["size_id"]
+    edit_config(tiny_folder, tokenizer=tokenizer)
+    checkpoint = load_checkpoint(tiny_folder)
+    spec, prompting = checkpoint.model.spec, checkpoint.prompting
+    assert not prompting.has_coord_token
+    assert (spec.coord_id, spec.size_id) == (prompting.coord_id, prompting.size_id) == (1, 3)
+    assert len({spec.coord_id, spec.size_id, spec.eos_id, spec.bos_id}) == 4
 
 
 def test_a_config_can_name_a_released_one(tiny_folder: Path) -> None:

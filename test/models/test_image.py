@@ -12,7 +12,7 @@ from PIL import Image
 
 from photon_ros.core.errors import ImageError, InputError
 from photon_ros.models.moondream.config import VisionConfig
-from photon_ros.models.moondream.image import choose_tiling, cut
+from photon_ros.models.moondream.image import RESIZE_METHODS, choose_tiling, cut
 
 SIDES_PX = st.integers(min_value=-300, max_value=6000)
 BUDGETS = st.integers(min_value=0, max_value=40)
@@ -197,3 +197,61 @@ def test_impossible_images_are_refused(image: Any, message: str) -> None:
 def test_a_negative_budget_is_refused() -> None:
     with pytest.raises(InputError, match="max_crops must be >= 0, got -1"):
         cut(random_image(8, 8), vision_config(), max_crops=-1)
+
+
+# --- the fast way -------------------------------------------------------------------------------
+
+
+def smooth_image(height_px: int, width_px: int) -> NDArray[np.uint8]:
+    """A picture with edges and gradients, as cameras see them."""
+    y, x = np.mgrid[0:height_px, 0:width_px] / max(height_px, width_px)
+    waves = np.stack([np.sin(9 * x + 3 * y), np.cos(7 * y), np.sin(20 * x * y)], axis=-1)
+    disc = ((x - 0.4) ** 2 + (y - 0.3) ** 2 < 0.03)[..., None]
+    return np.where(disc, 230, 127 + 90 * waves).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("height_px", "width_px"), [(480, 640), (576, 768), (200, 300), (1080, 1920), (700, 380)]
+)
+def test_the_fast_way_cuts_alike_with_nearly_the_same_pixels(height_px: int, width_px: int) -> None:
+    config = vision_config(enc_patch_size=14, crop_size=378, max_crops=12, overlap_margin=4)
+    image = smooth_image(height_px, width_px)
+    exact = cut(image, config)
+    fast = cut(image, config, resize="fast")
+    assert fast.tiling == exact.tiling
+    assert fast.pixels.shape == exact.pixels.shape
+    assert fast.pixels.dtype == np.uint8
+    difference = np.abs(fast.pixels.astype(int) - exact.pixels)
+    assert difference.mean() < 1.0
+    assert np.percentile(difference, 99) <= 12
+
+
+def test_the_fast_way_keeps_channels_and_orientation() -> None:
+    image = np.zeros((60, 40, 3), np.uint8)
+    image[:30, :, 0] = 200
+    image[:, 20:, 2] = 100
+    crop = cut(image, vision_config(), 0, "fast").pixels[0]
+    assert crop[2, 2].tolist() == pytest.approx([200, 0, 0], abs=3)
+    assert crop[2, 17].tolist() == pytest.approx([200, 0, 100], abs=3)
+    assert crop[17, 17].tolist() == pytest.approx([0, 0, 100], abs=3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 8000), (8000, 1), (3, 50_000)])
+def test_the_fast_way_takes_extreme_shapes(shape: tuple[int, int]) -> None:
+    image = np.full((*shape, 3), 77, np.uint8)
+    assert (cut(image, vision_config(), resize="fast").pixels == 77).all()
+
+
+def test_a_view_that_is_not_contiguous_is_cut_like_a_copy() -> None:
+    image = random_image(60, 80)[::2, ::-1]
+    for method in RESIZE_METHODS:
+        view, copy = (
+            cut(image, vision_config(), None, method),
+            cut(image.copy(), vision_config(), None, method),
+        )
+        assert np.array_equal(view.pixels, copy.pixels)
+
+
+def test_an_unknown_way_is_refused() -> None:
+    with pytest.raises(InputError, match="resize must be one of exact, fast, got 'quick'"):
+        cut(random_image(20, 20), vision_config(), resize="quick")  # type: ignore[arg-type]

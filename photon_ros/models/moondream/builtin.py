@@ -124,12 +124,17 @@ def builtin_config(name: str) -> MoondreamConfig:
     return MoondreamConfig.from_dict(BUILTIN[name])
 
 
-def recognise(shapes: Mapping[str, tuple[int, ...]], end_of_text_id: int | None) -> str:
+def recognise(
+    shapes: Mapping[str, tuple[int, ...]],
+    end_of_text_id: int | None,
+    takes_new_tokenizer: bool | None = None,
+) -> str:
     """Return the name of the released checkpoint that a folder holds.
 
     Args:
         shapes: shape of each tensor by its name here.
         end_of_text_id: id of "<|endoftext|>" in the folder's tokenizer, None without one.
+        takes_new_tokenizer: what the folder's own sources say, None without any.
 
     Raises:
         ModelError: it is none of them, or it cannot be told which one.
@@ -144,6 +149,8 @@ def recognise(shapes: Mapping[str, tuple[int, ...]], end_of_text_id: int | None)
         return "moondream-0.5b"
     if size == "2b" and end_of_text_id in (0, None):
         return "moondream2"
+    if size == "2b" and takes_new_tokenizer is False:
+        return "moondream2-2025-01"
     if size == "2b":
         # Its size does not tell the revisions apart, and the folder of the newer ones carries
         # the tokenizer of the older: guessing would silently ask in the wrong language.

@@ -23,6 +23,7 @@ from photon_ros.models.moondream.builtin import (
     recognise,
 )
 from photon_ros.models.moondream.config import MoondreamConfig
+from photon_ros.models.moondream.hub import takes_new_tokenizer
 from photon_ros.models.moondream.image import cut
 from photon_ros.models.moondream.region import coord_values, size_values
 from photon_ros.models.moondream.templates import build_templates
@@ -149,7 +150,7 @@ def _find_config(
     shapes = {name: files.shape(name) for name in files.names()}
     end_of_text_id = None if tokenizer is None else tokenizer.id_of(END_OF_TEXT)
     try:
-        name = recognise(shapes, end_of_text_id)
+        name = recognise(shapes, end_of_text_id, takes_new_tokenizer(folder))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
     return builtin_config(name), name

@@ -51,15 +51,16 @@ def locate(model: str | os.PathLike[str], revision: str | None = None) -> ModelF
             raise ModelError(f"{name} is not on a hub, so it has no revision {revision!r}")
         return ModelFiles(Path(name))
     folder = _snapshot(name, revision or PINNED_REVISIONS.get(name), _MODEL_FILES)
-    if not _takes_new_tokenizer(folder):
+    if not takes_new_tokenizer(folder):
         return ModelFiles(folder)
     tokenizer = _snapshot(NEW_TOKENIZER_ID, None, ("tokenizer.json",)) / "tokenizer.json"
     return ModelFiles(folder, FileTokenizer(tokenizer))
 
 
-def _takes_new_tokenizer(folder: Path) -> bool:
-    sources = (file.read_text("utf-8", errors="replace") for file in folder.glob("*.py"))
-    return any(NEW_TOKENIZER_ID in source for source in sources)
+def takes_new_tokenizer(folder: Path) -> bool | None:
+    """Return what a folder's own sources say about its tokenizer; None without sources."""
+    sources = [file.read_text("utf-8", errors="replace") for file in folder.glob("*.py")]
+    return any(NEW_TOKENIZER_ID in source for source in sources) if sources else None
 
 
 def _snapshot(repo_id: str, revision: str | None, files: Sequence[str]) -> Path:
