@@ -43,7 +43,8 @@ $(VENV)/.ready: scripts/setup_env scripts/fix_ros_wheels.py constraints.txt
 	scripts/setup_env "$(PYTHON)" "$(TORCH)"
 
 # Symbolic links, so that an edit of a source file needs no build.
-install/.built: $(VENV)/.ready CMakeLists.txt package.xml $(wildcard msg/*.msg launch/*.py config/*)
+install/.built: $(VENV)/.ready CMakeLists.txt package.xml \
+  $(wildcard msg/*.msg srv/*.srv action/*.action launch/*.py config/* rviz/*)
 	@printf '\n== messages and package\n'
 	$(IN_ENV) colcon build --symlink-install --packages-select photon_ros \
 	  --cmake-args -DPython3_EXECUTABLE=$(VENV)/bin/python -DBUILD_TESTING=OFF

@@ -5,18 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rclpy.duration import Duration
 from rclpy.node import Node
-from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import CameraInfo
 
-from photon_ros.msg import PerceptionStats, PhotonDetectionArray
 from photon_ros.ros.answer import Answer, AnswerStatus
-from photon_ros.ros.arrival import Arrival
+from photon_ros.ros.arrival import Arrival, transport_ms
+from photon_ros.ros.camera_outputs import CameraModel, CameraOutputs, Drawn
 from photon_ros.ros.compat import event_callbacks
 from photon_ros.ros.conversions import array_from_answer, message_type, stats_message
+from photon_ros.ros.intake import Intake
 from photon_ros.ros.latency import LatencyWindow
 from photon_ros.ros.mailbox import Mailbox
 from photon_ros.ros.params import NodeConfig
@@ -24,10 +26,6 @@ from photon_ros.ros.params import NodeConfig
 # Reasons carry sizes: a camera that sends garbage could make up any number of them.
 MAX_BAD_REASONS = 20
 
-# Answers are small and reliable: a reader that stalls for a second or two loses none.
-_OUTPUT_QOS = QoSProfile(
-    history=HistoryPolicy.KEEP_LAST, depth=100, reliability=ReliabilityPolicy.RELIABLE
-)
 _RELIABILITIES = {
     "best_effort": ReliabilityPolicy.BEST_EFFORT,
     "reliable": ReliabilityPolicy.RELIABLE,
@@ -35,7 +33,7 @@ _RELIABILITIES = {
 
 
 class CameraPort:
-    """Publishers from configure on, a subscription while active.
+    """Publishers from configure on, subscriptions while active and enabled.
 
     Args:
         camera: its name; "" for the only camera, whose topics then have no prefix.
@@ -44,26 +42,47 @@ class CameraPort:
     def __init__(self, node: Node, camera: str) -> None:
         self._node = node
         self.camera = camera
-        prefix = f"~/{camera}" if camera else "~"
-        self._detections = node.create_publisher(
-            PhotonDetectionArray, f"{prefix}/detections", _OUTPUT_QOS
-        )
-        self._stats = node.create_publisher(PerceptionStats, f"{prefix}/stats", _OUTPUT_QOS)
+        self.outputs = CameraOutputs(node, camera)
         self._subscription: Any = None
+        self._info_subscription: Any = None
+        self._info: CameraInfo | bytes | None = None
+        self._is_rectified = False
         self.mailbox: Mailbox[Arrival] = Mailbox()
-        self.window = LatencyWindow(now_s=time.monotonic())
-        self._bad_reasons: Counter[str] = Counter()
         self._bad_lock = threading.Lock()
-        self.num_qos_mismatches = 0
-        self.last_arrival_s: float | None = None
+        self.encoding = self.resolution = ""
+        self.latest: Arrival | None = None
+        self.topic = ""
+        self._begin_account()
 
-    def subscribe(self, config: NodeConfig, on_message: Callable[[bytes], None]) -> str:
-        """Open the input; return the name of the topic.
+    def _begin_account(self) -> None:
+        now_s = time.monotonic()
+        self.window = LatencyWindow(now_s=now_s)
+        self.intake = Intake(now_s=now_s)
+        self.image_age_ms = float("nan")
+        self.num_qos_mismatches = 0
+        self._bad_reasons: Counter[str] = Counter()
+
+    def reset_account(self) -> None:
+        """Begin every count and window anew; what waits or is in flight stays accounted for."""
+        self.mailbox.reset_counts()
+        with self._bad_lock:
+            self._begin_account()
+
+    # Input
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True while the input is open."""
+        return self._subscription is not None
+
+    def subscribe(self, config: NodeConfig, on_message: Callable[[bytes], None]) -> None:
+        """Open the input.
 
         The callback gets serialised messages: most of a fast camera's frames are replaced by a
         newer one before anybody looks into them.
         """
-        topic = self._input_topic(config.image_transport)
+        if self._subscription is not None:
+            return
         qos = QoSProfile(
             history=HistoryPolicy.KEEP_LAST,
             depth=config.qos_depth,
@@ -71,13 +90,19 @@ class CameraPort:
         )
         self._subscription = self._node.create_subscription(
             message_type(config.image_transport),
-            topic,
+            self._input_topic(config.image_transport),
             on_message,
             qos,
             raw=True,
             event_callbacks=event_callbacks(self._on_incompatible_qos),
         )
-        return str(self._subscription.topic_name)
+        self.topic = str(self._subscription.topic_name)
+        info_topic = f"{self.camera}/camera_info" if self.camera else "camera_info"
+        self._info_subscription = self._node.create_subscription(
+            CameraInfo, info_topic, self._on_camera_info, qos_profile_sensor_data, raw=True
+        )
+        # image_proc's name for what it rectified, with or without a transport behind it.
+        self._is_rectified = "/image_rect" in self.topic
 
     def _input_topic(self, image_transport: str) -> str:
         name = f"{self.camera}/image" if self.camera else "image"
@@ -92,12 +117,41 @@ class CameraPort:
         return f"{image_topic}/compressed"
 
     def _on_incompatible_qos(self, event: Any) -> None:
-        self.num_qos_mismatches += 1
+        self.num_qos_mismatches = event.total_count
         self._node.get_logger().error(
-            f"{event.total_count} publisher(s) of {self._subscription.topic_name} offer a QoS that "
+            f"{event.total_count} publisher(s) of {self.topic} offer a QoS that "
             "this node does not accept, so nothing arrives from them; a best effort publisher "
             "needs qos.reliability best_effort"
         )
+
+    def _on_camera_info(self, serialised: bytes) -> None:
+        self._info = serialised  # taken apart when a marker needs it
+
+    @property
+    def camera_model(self) -> CameraModel:
+        """The latest calibration."""
+        info = self._info
+        if isinstance(info, bytes):
+            info = self._info = deserialize_message(info, CameraInfo)
+        return CameraModel(info, self._is_rectified)
+
+    @property
+    def num_publishers(self) -> int:
+        """Publishers of the input that the graph shows, whether their QoS matches or not."""
+        return int(self._node.count_publishers(self.topic)) if self.topic else 0
+
+    def unsubscribe(self) -> None:
+        """Close the input."""
+        for subscription in (self._subscription, self._info_subscription):
+            if subscription is not None:
+                self._node.destroy_subscription(subscription)
+        self._subscription = self._info_subscription = None
+
+    # Account
+
+    def note_format(self, encoding: str, width_px: int, height_px: int) -> None:
+        """Remember what the latest frame was; called from the feeder's thread."""
+        self.encoding, self.resolution = encoding, f"{width_px}x{height_px}"
 
     def note_bad(self, reason: str) -> None:
         """Count a bad frame by its reason; called from the feeder's thread."""
@@ -111,19 +165,21 @@ class CameraPort:
         with self._bad_lock:
             return self._bad_reasons.most_common(max_reasons)
 
-    def unsubscribe(self) -> None:
-        """Close the input."""
-        if self._subscription is not None:
-            self._node.destroy_subscription(self._subscription)
-            self._subscription = None
+    # Output
 
-    def publish_answer(self, answer: Answer) -> None:
-        """Publish one skill's answer; settle the frame with its last one."""
+    def publish_answer(
+        self, answer: Answer, config: NodeConfig
+    ) -> Callable[[], Sequence[Drawn]] | None:
+        """Publish one skill's answer; settle the frame with its last one.
+
+        Returns:
+            What draws the frame's pictures, if this was the last answer and somebody looks.
+        """
         now_s = time.monotonic()
         status = AnswerStatus.ERROR
+        is_last = False
         try:
-            array = array_from_answer(answer, now_s=now_s)
-            self._detections.publish(array)
+            self.outputs.publish_answer(array_from_answer(answer, now_s=now_s))
             status = answer.status
             if status is not AnswerStatus.OK:
                 self._node.get_logger().warning(
@@ -132,24 +188,26 @@ class CameraPort:
         finally:
             worst = answer.job.published(status)
             if worst is not None:
+                is_last = True
                 self.mailbox.finish(completed=worst is AnswerStatus.OK)
-                self.window.add((now_s - answer.job.receive_s) * 1e3, now_s=now_s)
+                self._note_published(answer, now_s)
+        return self.outputs.drawing(answer.job, config, self.camera_model) if is_last else None
+
+    def _note_published(self, answer: Answer, now_s: float) -> None:
+        self.window.add((now_s - answer.job.receive_s) * 1e3, now_s=now_s)
+        self.image_age_ms = transport_ms(
+            answer.job.decoded.frame.stamp_ns, self._node.get_clock().now().nanoseconds
+        )
 
     def publish_stats(self) -> None:
         """Publish the account as it is now."""
         summary = self.window.summary(now_s=time.monotonic())
         stamp = self._node.get_clock().now().to_msg()
-        self._stats.publish(stats_message(self.camera, self.mailbox.counts(), summary, stamp=stamp))
-
-    def flush(self, timeout_s: float) -> None:
-        """Wait until the readers have what was published, at most ``timeout_s``."""
-        deadline_s = time.monotonic() + timeout_s
-        for publisher in (self._detections, self._stats):
-            left_s = max(0.0, deadline_s - time.monotonic())
-            publisher.wait_for_all_acked(Duration(seconds=left_s))
+        self.outputs.publish_stats(
+            stats_message(self.camera, self.mailbox.counts(), summary, stamp=stamp)
+        )
 
     def destroy(self) -> None:
         """Remove every endpoint."""
         self.unsubscribe()
-        self._node.destroy_publisher(self._detections)
-        self._node.destroy_publisher(self._stats)
+        self.outputs.destroy()

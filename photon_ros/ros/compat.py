@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,13 @@ try:
     from rclpy.event_handler import SubscriptionEventCallbacks
 except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
+
+PROFILE_VARIABLE = (
+    "FASTRTPS_DEFAULT_PROFILES_FILE"
+    if os.environ.get("ROS_DISTRO") == "humble"
+    else "FASTDDS_DEFAULT_PROFILES_FILE"
+)
+"""Names the file that Fast DDS reads its profile from."""
 
 
 def given_parameters(node: Node) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 from builtin_interfaces.msg import Time
+from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
@@ -12,9 +14,10 @@ from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.msg import FrameLatency, PerceptionStats, PhotonDetection, PhotonDetectionArray
-from photon_ros.pixels import decode_compressed, decode_raw
+from photon_ros.pixels import ENCODINGS, check_size, decode_compressed, decode_raw
 from photon_ros.ros.answer import Answer, AnswerStatus
 from photon_ros.ros.arrival import BadFrame, Decoded, transport_ms
+from photon_ros.ros.cv_bridge_fallback import Convert
 from photon_ros.ros.latency import LatencySummary
 from photon_ros.ros.mailbox import FrameCounts
 from photon_ros.ros.params import NodeConfig
@@ -35,11 +38,18 @@ _STATUSES = {
 
 
 def decode_message(
-    message: ImageMessage, *, camera: str, sequence: int, receive_stamp_ns: int, config: NodeConfig
+    message: ImageMessage,
+    *,
+    camera: str,
+    sequence: int,
+    receive_stamp_ns: int,
+    config: NodeConfig,
+    convert_other: Convert | None = None,
 ) -> Decoded:
     """Return the frame in an Image or CompressedImage.
 
     Args:
+        convert_other: takes the encodings that are not in photon_ros.pixels.ENCODINGS.
         sequence: running number of the frame among those received.
         receive_stamp_ns: ROS time at which the message was received.
 
@@ -56,16 +66,7 @@ def decode_message(
                 max_pixels=config.max_pixels,
             )
         else:
-            pixels = decode_raw(
-                message.data,
-                encoding=message.encoding,
-                width=message.width,
-                height=message.height,
-                step=message.step,
-                is_bigendian=bool(message.is_bigendian),
-                depth_policy=config.depth_policy,
-                max_pixels=config.max_pixels,
-            )
+            pixels = _raw_pixels(message, config, convert_other)
     except ImageError as error:
         raise BadFrame(str(error)) from error
     frame = Frame(
@@ -76,6 +77,34 @@ def decode_message(
         sequence=sequence,
     )
     return Decoded(frame, header)
+
+
+def _raw_pixels(
+    message: ImageMessage, config: NodeConfig, convert_other: Convert | None
+) -> NDArray[np.uint8]:
+    if message.encoding not in ENCODINGS:
+        if convert_other is None:
+            raise ImageError(
+                f"encoding {message.encoding!r} is not one of {', '.join(ENCODINGS)}; "
+                "cv_bridge, which knows more of them, is not installed"
+            )
+        check_size(message.width, message.height, config.max_pixels)
+        return convert_other(message)
+    return decode_raw(
+        message.data,
+        encoding=message.encoding,
+        width=message.width,
+        height=message.height,
+        step=message.step,
+        is_bigendian=bool(message.is_bigendian),
+        depth_policy=config.depth_policy,
+        max_pixels=config.max_pixels,
+    )
+
+
+def format_of(message: ImageMessage) -> str:
+    """Return the encoding of an Image or the format of a CompressedImage."""
+    return str(message.format if isinstance(message, CompressedImage) else message.encoding)
 
 
 def _usable_header(header: Header, receive_stamp_ns: int, config: NodeConfig) -> Header:

@@ -3,63 +3,105 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from photon_ros.photon import Photon
 from photon_ros.ros.camera_port import CameraPort
+from photon_ros.ros.compat import PROFILE_VARIABLE
+from photon_ros.ros.engine_gauge import EngineReading
+from photon_ros.ros.intake import IntakeSummary
+from photon_ros.ros.latency import LatencySummary
+from photon_ros.ros.mailbox import FrameCounts
 from photon_ros.ros.params import NodeConfig
 
 # Seconds without an image after which a camera counts as silent.
 SILENT_S = 5.0
+# Share of the camera's frames below which the middleware loses them by the dozen.
+MIN_DELIVERED = 0.5
+NUM_BAD_REASONS = 5
+
+Problem = tuple[bytes, str]
+_WARN, _ERROR = DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
-def engine_status(
-    config: NodeConfig, photon: Photon | None, *, is_active: bool
-) -> DiagnosticStatus:
-    """Return the status of the model and the engine."""
-    state = "active" if is_active else "unconfigured" if photon is None else "inactive"
-    return _status(
-        "engine",
-        [],
-        {
-            "state": state,
-            "model": config.model_path if photon is None else photon.model_name,
-            "device": config.device,
-        },
-        summary=state,
-    )
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """The node at one moment.
+
+    Attributes:
+        state: "unconfigured", "inactive", "active", or "disabled" (active with its input closed).
+        model, device, actual_device: what was asked for, and what it runs on.
+        num_clock_jumps: backward jumps of ROS time.
+        last_error: the latest reason why a frame failed or a model did not load; "" for none.
+    """
+
+    state: str
+    model: str
+    device: str
+    actual_device: str
+    num_clock_jumps: int
+    last_error: str
 
 
-def camera_status(port: CameraPort, config: NodeConfig) -> DiagnosticStatus:
+def engine_status(node: NodeReading, engine: EngineReading | None) -> DiagnosticStatus:
+    """Return the status of the model and the engine; None for ``engine`` without a model."""
+    problems: list[Problem] = []
+    if node.actual_device and node.device != node.actual_device:
+        problems.append(
+            (_WARN, f"asked for {node.device}, which is not there: runs on {node.actual_device}")
+        )
+    if node.state == "unconfigured" and node.last_error:
+        problems.append((_ERROR, node.last_error))
+    values: dict[str, Any] = {
+        "state": node.state,
+        "model": node.model,
+        "device": node.device,
+        "actual_device": node.actual_device,
+    }
+    if engine is not None:
+        if engine.oom_recoveries:
+            problems.append((_WARN, f"{engine.oom_recoveries} times out of GPU memory"))
+        used_mb, total_mb = engine.vram_mb or (math.nan, math.nan)
+        values |= {
+            "vram_used_mb": f"{used_mb:.0f}",
+            "vram_total_mb": f"{total_mb:.0f}",
+            "kv_pages_used": engine.load.num_pages_used,
+            "kv_pages_total": engine.load.num_pages,
+            "streams_active": engine.load.num_running,
+            "queue_depth": engine.load.num_waiting,
+            "decode_tok_s": f"{engine.decode_tok_s:.1f}",
+            "step_idle_ms": f"{engine.step_idle_ms:.2f}",
+            "oom_recoveries": engine.oom_recoveries,
+        }
+    values |= {"clock_jumps": node.num_clock_jumps, "last_error": node.last_error}
+    return _status("engine", problems, values, summary=node.state)
+
+
+def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> DiagnosticStatus:
     """Return the status of one camera; warns by the diagnostics.* parameters."""
     now_s = time.monotonic()
-    counts, summary = port.mailbox.counts(), port.window.summary(now_s=now_s)
-    since_s = math.inf if port.last_arrival_s is None else now_s - port.last_arrival_s
-    drop_ratio = counts.dropped / counts.received if counts.received else 0.0
-    problems: list[tuple[bytes, str]] = []
-    warn, error = DiagnosticStatus.WARN, DiagnosticStatus.ERROR
-    if port.num_qos_mismatches:
-        problems.append((error, "a publisher's QoS does not match qos.reliability"))
-    if since_s > SILENT_S:
-        problems.append((warn, f"no image for {SILENT_S:g} s"))
+    counts, output = port.mailbox.counts(), port.window.summary(now_s=now_s)
+    intake = port.intake.summary(now_s=now_s)
+    num_publishers = port.num_publishers
+    problems: list[Problem] = []
+    if is_active:
+        problems += _input_problems(port, intake, num_publishers)
+        problems += _output_problems(counts, output, config)
     if counts.bad:
-        problems.append((warn, f"{counts.bad} bad frames"))
-    if config.error_p95_ms and summary.p95_ms > config.error_p95_ms:
-        problems.append((error, f"p95 latency {summary.p95_ms:.0f} ms"))
-    elif config.warn_p95_ms and summary.p95_ms > config.warn_p95_ms:
-        problems.append((warn, f"p95 latency {summary.p95_ms:.0f} ms"))
-    if summary.fps < config.min_fps:
-        problems.append((warn, f"{summary.fps:.1f} answers per second"))
-    if drop_ratio > config.max_drop_ratio:
-        problems.append((warn, f"{drop_ratio:.0%} of the frames dropped"))
+        problems.append((_WARN, f"{counts.bad} bad frames"))
     values = {
-        "output_hz": f"{summary.fps:.2f}",
-        "latency_p50_ms": f"{summary.p50_ms:.1f}",
-        "latency_p95_ms": f"{summary.p95_ms:.1f}",
-        "latency_p99_ms": f"{summary.p99_ms:.1f}",
+        "input_hz": f"{intake.hz:.2f}",
+        "stamp_hz": f"{intake.stamp_hz:.2f}",
+        "output_hz": f"{output.fps:.2f}",
+        "image_age_ms": f"{port.image_age_ms:.1f}",
+        "latency_p50_ms": f"{output.p50_ms:.1f}",
+        "latency_p95_ms": f"{output.p95_ms:.1f}",
+        "latency_p99_ms": f"{output.p99_ms:.1f}",
+        "latency_slope_ms_per_min": f"{output.slope_ms_per_min:.1f}",
         "received": counts.received,
         "completed": counts.completed,
         "failed": counts.failed,
@@ -68,16 +110,66 @@ def camera_status(port: CameraPort, config: NodeConfig) -> DiagnosticStatus:
         "dropped_rate": counts.rate,
         "dropped_bad": counts.bad,
         "dropped_reset": counts.reset,
+        "encoding": port.encoding,
+        "resolution": port.resolution,
+        "zero_stamps": intake.zero_stamps,
+        "backward_stamps": intake.backward_stamps,
         "qos_mismatch": port.num_qos_mismatches,
-        "seconds_since_last_frame": "never" if math.isinf(since_s) else f"{since_s:.1f}",
+        "publishers_seen": num_publishers,
+        "seconds_since_last_frame": f"{intake.silent_s:.1f}",
     }
-    values.update({f"bad: {reason}": count for reason, count in port.bad_reasons(5)})
+    values.update({f"bad: {reason}": count for reason, count in port.bad_reasons(NUM_BAD_REASONS)})
     name = port.camera or "camera"
-    return _status(name, problems, values, summary=f"{summary.fps:.1f} answers per second")
+    return _status(name, problems, values, summary=f"{output.fps:.1f} answers per second")
+
+
+def _input_problems(port: CameraPort, intake: IntakeSummary, num_publishers: int) -> list[Problem]:
+    problems: list[Problem] = []
+    if port.num_qos_mismatches:
+        problems.append((_ERROR, "a publisher's QoS does not match qos.reliability"))
+    if intake.silent_s > SILENT_S:
+        problems.append((_WARN, f"no image for {SILENT_S:g} s on {port.topic}"))
+        if num_publishers == 0:
+            problems.append((_WARN, "nobody publishes it"))
+        elif not port.num_qos_mismatches:
+            problems.append((_WARN, f"{num_publishers} publisher(s) of it; {_profile_advice()}"))
+    elif intake.delivered < MIN_DELIVERED:
+        problems.append(
+            (
+                _WARN,
+                f"{intake.hz:.1f} of the camera's {intake.stamp_hz:.1f} frames per second arrive; "
+                f"{_profile_advice()}",
+            )
+        )
+    return problems
+
+
+def _profile_advice() -> str:
+    profile = os.environ.get(PROFILE_VARIABLE, "config/fastdds.xml of photon_ros")
+    return (
+        "images above 512 KB are lost unless the camera driver is started with "
+        f"{PROFILE_VARIABLE}={profile}"
+    )
+
+
+def _output_problems(
+    counts: FrameCounts, output: LatencySummary, config: NodeConfig
+) -> list[Problem]:
+    problems: list[Problem] = []
+    if config.error_p95_ms and output.p95_ms > config.error_p95_ms:
+        problems.append((_ERROR, f"p95 latency {output.p95_ms:.0f} ms"))
+    elif config.warn_p95_ms and output.p95_ms > config.warn_p95_ms:
+        problems.append((_WARN, f"p95 latency {output.p95_ms:.0f} ms"))
+    if output.fps < config.min_fps:
+        problems.append((_WARN, f"{output.fps:.1f} answers per second"))
+    drop_ratio = counts.dropped / counts.received if counts.received else 0.0
+    if drop_ratio > config.max_drop_ratio:
+        problems.append((_WARN, f"{drop_ratio:.0%} of the frames dropped"))
+    return problems
 
 
 def _status(
-    name: str, problems: list[tuple[bytes, str]], values: dict[str, Any], *, summary: str
+    name: str, problems: list[Problem], values: dict[str, Any], *, summary: str
 ) -> DiagnosticStatus:
     return DiagnosticStatus(
         level=max((level for level, _ in problems), default=DiagnosticStatus.OK),

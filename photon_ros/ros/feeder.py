@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from photon_ros.core.errors import EngineStopped
+from photon_ros.core.errors import EngineStopped, PhotonError, RequestCancelled
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, FrameJob
@@ -107,14 +107,22 @@ class Feeder:
         with self._changed:
             return self._changed.wait_for(self._is_idle, timeout=timeout_s)
 
+    def flush(self, camera: str, reason: str) -> None:
+        """Drop the camera's waiting frame and give up its open requests, for ``reason``."""
+        self._mailboxes[camera].flush()
+        self._give_up([camera], RequestCancelled(reason))
+
     def cancel(self) -> None:
         """Give up the open requests: each ends with EngineStopped as its answer."""
+        self._give_up(list(self._open), EngineStopped("the node stopped before the answer"))
+
+    def _give_up(self, cameras: list[str], error: PhotonError) -> None:
         with self._changed:
-            entries = [item for jobs in self._open.values() for item in jobs.items()]
+            entries = [item for camera in cameras for item in self._open[camera].items()]
         for job, futures in entries:
             # The answer first: cancelling reports too, with a reason that says less. A request
             # that runs cannot be cancelled on the spot; its answer then comes too late to count.
-            job.abandon(EngineStopped("the node stopped before the answer"))
+            job.abandon(error)
             for future in list(futures):
                 future.cancel()
 
@@ -195,6 +203,7 @@ class Feeder:
                     prompt,
                     job.decoded.frame,
                     max_objects=config.max_objects,
+                    max_tokens=config.max_tokens,
                     max_crops=None if config.max_crops < 0 else config.max_crops,
                     deadline_s=job.receive_s + timeout_s if timeout_s > 0 else None,
                 )

@@ -26,7 +26,7 @@ class DropReason(Enum):
     STALE = "stale"  # too old when its turn came
     RATE = "rate"  # above the rate limit
     BAD = "bad"  # could not be decoded
-    RESET = "reset"  # flushed by a deactivation or a shutdown
+    RESET = "reset"  # flushed: on request, by a clock jump, a deactivation or a shutdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Taken(Generic[T]):
     """A frame on its way.
 
     Attributes:
-        sequence: running number among the camera's received frames, from 0.
+        sequence: running number of the camera's frames, from 0, which no reset changes.
         dropped_since_last: frames dropped between the previous taken frame and this one.
     """
 
@@ -76,6 +76,7 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: tuple[T, int] | None = None
+        self._next_sequence = 0
         self._received = 0
         self._completed = 0
         self._failed = 0
@@ -95,7 +96,8 @@ class Mailbox(Generic[T]):
             False when the frame came above the rate limit and was dropped.
         """
         with self._lock:
-            sequence = self._received
+            sequence = self._next_sequence
+            self._next_sequence += 1
             self._received += 1
             if min_period_s > 0:
                 if now_s < self._next_due_s:
@@ -150,6 +152,17 @@ class Mailbox(Generic[T]):
             if self._waiting is not None:
                 self._waiting = None
                 self._dropped[DropReason.RESET] += 1
+
+    def reset_counts(self) -> None:
+        """Begin a new account with the frames that wait or are in flight as all it received.
+
+        Running numbers go on, and so does the count of drops between two taken frames.
+        """
+        with self._lock:
+            self._received = self._in_flight + int(self._waiting is not None)
+            self._completed = self._failed = 0
+            self._dropped_at_last_take -= sum(self._dropped.values())
+            self._dropped = dict.fromkeys(DropReason, 0)
 
     @property
     def has_frame(self) -> bool:

@@ -17,7 +17,7 @@ from photon_ros.engine.config import EngineConfig
 from photon_ros.pixels import MAX_PIXELS, DepthPolicy
 from photon_ros.ros.param_spec import ParamSpec, Value, param
 
-SPATIAL_SKILLS: Final = ("point", "detect")
+FRAME_SKILLS: Final = ("point", "detect", "segment")
 _CAMERA_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*")
 
 
@@ -70,6 +70,12 @@ class NodeConfig:
         minimum=1,
         maximum=1_000_000,
     )
+    cuda_graphs: bool = param(
+        "engine.cuda_graphs",
+        True,
+        "on a GPU replay each decode step as one graph; false launches it kernel by kernel",
+        read_only=True,
+    )
     pipelined: bool = param(
         "engine.pipelined",
         True,
@@ -105,7 +111,7 @@ class NodeConfig:
         maximum=1000,
     )
     skills: tuple[str, ...] = param(
-        "skills", ("detect",), "skills asked of every frame", choices=SPATIAL_SKILLS
+        "skills", ("detect",), "skills asked of every frame", choices=FRAME_SKILLS
     )
     prompts_point: tuple[str, ...] = param(
         "prompts.point", ("person",), "what to point at, one request each"
@@ -113,8 +119,18 @@ class NodeConfig:
     prompts_detect: tuple[str, ...] = param(
         "prompts.detect", ("person",), "what to find boxes of, one request each"
     )
+    prompts_segment: tuple[str, ...] = param(
+        "prompts.segment", ("person",), "what to outline, one request each"
+    )
     max_objects: int = param(
         "max_objects", 50, "objects after which an answer ends", minimum=1, maximum=1000
+    )
+    max_tokens: int = param(
+        "max_tokens",
+        768,
+        "tokens after which an outline or an answer in words ends",
+        minimum=1,
+        maximum=100_000,
     )
     max_crops: int = param(
         "max_crops",
@@ -163,6 +179,30 @@ class NodeConfig:
         minimum=1,
         maximum=1_000_000_000,
     )
+    overlay_enable: bool = param(
+        "overlay.enable", True, "draw the overlay topics while anybody subscribes them"
+    )
+    overlay_scale: float = param(
+        "overlay.scale",
+        1.0,
+        "size of the overlay as a share of the image's",
+        minimum=0.05,
+        maximum=1.0,
+    )
+    overlay_jpeg_quality: int = param(
+        "overlay.jpeg_quality",
+        80,
+        "JPEG quality of the compressed overlay",
+        minimum=1,
+        maximum=100,
+    )
+    diagnostics_period: float = param(
+        "diagnostics.period",
+        1.0,
+        "seconds between two messages on /diagnostics",
+        minimum=0.1,
+        maximum=60.0,
+    )
     warn_p95_ms: float = param(
         "diagnostics.warn_p95_ms",
         0.0,
@@ -201,7 +241,7 @@ class NodeConfig:
         _check_distinct("cameras", self.cameras)
         _check_distinct("skills", self.skills)
         if not self.skills:
-            raise InputError(f"skills is empty; give at least one of {', '.join(SPATIAL_SKILLS)}")
+            raise InputError(f"skills is empty; give at least one of {', '.join(FRAME_SKILLS)}")
         for skill in self.skills:
             self._check_prompts(skill)
 
@@ -214,8 +254,13 @@ class NodeConfig:
         _check_distinct(f"prompts.{skill}", prompts)
 
     def prompts(self, skill: str) -> tuple[str, ...]:
-        """Return the prompts asked for a skill of :data:`SPATIAL_SKILLS`."""
-        return {"point": self.prompts_point, "detect": self.prompts_detect}[skill]
+        """Return the prompts asked for a skill of :data:`FRAME_SKILLS`."""
+        by_skill = {
+            "point": self.prompts_point,
+            "detect": self.prompts_detect,
+            "segment": self.prompts_segment,
+        }
+        return by_skill[skill]
 
     def asked(self) -> tuple[tuple[str, str], ...]:
         """Return every (skill, prompt) asked of a frame."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +34,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from photon_ros.core.errors import BagError
 from photon_ros.ros.conversions import message_type
+from photon_ros.ros.intake import cdr_stamp_ns
 from photon_ros.ros.process import exit_now, ros_process
 
 _TRANSPORTS = {
@@ -120,12 +120,11 @@ class Recording:
 
 
 def _stamp_of(cdr: bytes) -> int:
-    """Return the header's stamp in ns: the first eight bytes after the encapsulation."""
-    if len(cdr) < 12:
+    """Return the header's stamp in ns."""
+    stamp_ns = cdr_stamp_ns(cdr)
+    if stamp_ns is None:
         raise BagError(f"a message of {len(cdr)} bytes has no header")
-    order = "<" if cdr[1] & 1 else ">"
-    sec, nanosec = struct.unpack_from(f"{order}iI", cdr, 4)
-    return int(sec) * 1_000_000_000 + int(nanosec)
+    return stamp_ns
 
 
 def play(node: Node, publisher: Any, recording: Recording, report: Report, stop: Event) -> None:

@@ -1,7 +1,8 @@
 """A Photon that answers from the pixels after a set time, on a thread of its own.
 
 The prompt says what happens: "person" is found where the frame's first pixel says, "nothing" is
-not there, "crowd" ends by max_objects, "boom" fails in the engine. Other words are unknown.
+not there, "crowd" ends by max_objects, "boom" fails in the engine. Other words are unknown. A
+"query" is answered by the frame's first pixel, a word at a time while ``may_answer`` is set.
 """
 
 from __future__ import annotations
@@ -9,29 +10,49 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from photon_ros.core.errors import (
     DeadlineExceeded,
     EngineFault,
     EngineStopped,
+    InputError,
     UnknownWordError,
 )
 from photon_ros.core.request import Request
 from photon_ros.core.result import Detection, DetectionKind, EndReason, Result, Timings
+from photon_ros.engine.metrics import EngineStats
+from photon_ros.photon import EngineLoad
+from photon_ros.text_stream import StreamInbox, TextStream
 
 KNOWN = ("person", "nothing", "crowd", "boom")
+KINDS = {"detect": DetectionKind.BOX, "segment": DetectionKind.MASK}
+
+
+class WordTokenizer:
+    """Each token is a word of an answer, a blank after it."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    def encode(self, text: str) -> list[int]:
+        return [self.words.index(word) for word in text.split()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.words[token] + " " for token in ids)
 
 
 class FakePhoton:
     """One request at a time, in the order of submission."""
 
     model_name = "fake"
-    skills = ("point", "detect")
+    skills = ("point", "detect", "segment", "query")
 
     def __init__(self, service_s: float = 0.0) -> None:
         self.service_s = service_s
         self.requests: list[Request] = []
+        self.engine_stats = EngineStats()
         self.may_answer = threading.Event()
         self.may_answer.set()
         self._queue: queue.Queue[tuple[Request, Future[Result]] | None] = queue.Queue()
@@ -39,7 +60,54 @@ class FakePhoton:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @property
+    def engine_load(self) -> EngineLoad:
+        return EngineLoad(self._queue.qsize(), 3, 17, 256)
+
+    def check(self, request: Request) -> None:
+        self.validate(request.skill, request.prompt)
+
+    def stream(self, request: Request) -> TextStream:
+        if request.skill != "query":
+            raise InputError(f"{request.skill} does not answer in words")
+        assert request.frame is not None
+        if self._closed.is_set():
+            raise EngineStopped("photon was closed")
+        self.requests.append(request)
+        inbox: StreamInbox = StreamInbox()
+        future: Future[Result] = Future()
+        words = ["the", "first", "pixel", "is", str(request.frame.image[0, 0, 0]), "of", "255."]
+        threading.Thread(
+            target=self._speak, args=(request, words, inbox, future), daemon=True
+        ).start()
+        return TextStream(inbox, future, WordTokenizer(words))
+
+    def _speak(
+        self, request: Request, words: list[str], inbox: StreamInbox, future: Future[Result]
+    ) -> None:
+        for token in range(min(len(words), request.max_tokens)):
+            while not self.may_answer.wait(0.01):
+                if self._closed.is_set() or future.cancelled():
+                    return
+            time.sleep(self.service_s)
+            if future.cancelled():
+                return
+            inbox.on_token(token)
+        if not future.set_running_or_notify_cancel():
+            return
+        if request.prompt == "boom":
+            future.set_exception(EngineFault("the device is on fire"))
+            return
+        is_cut = request.max_tokens < len(words)
+        reason = EndReason.MAX_TOKENS if is_cut else EndReason.EOS
+        text = "".join(word + " " for word in words[: request.max_tokens])
+        future.set_result(Result("query", request.prompt, text=text, end_reason=reason))
+
     def validate(self, skill: str, prompt: str) -> None:
+        if skill not in self.skills:
+            raise InputError(f"there is no skill {skill!r}; known: {', '.join(self.skills)}")
+        if skill == "query":
+            return
         if prompt not in KNOWN:
             raise UnknownWordError([prompt], KNOWN, self.model_name)
 
@@ -84,12 +152,19 @@ class FakePhoton:
             raise DeadlineExceeded("the deadline passed", has_started=True)
         if request.prompt == "boom":
             raise EngineFault("the device is on fire")
+        if request.skill == "query":
+            return Result("query", request.prompt, text=f"asked: {request.prompt}")
         assert request.frame is not None
         red, green, blue = (int(value) for value in request.frame.image[0, 0])
-        kind = DetectionKind.BOX if request.skill == "detect" else DetectionKind.POINT
-        extent = 0.5 if request.skill == "detect" else 0.0
+        kind = KINDS.get(request.skill, DetectionKind.POINT)
+        extent = 0.0 if request.skill == "point" else 0.5
+        x, y = red / 255, green / 255
+        # A mask is the lower left half of its box.
+        left, top, right, bottom = x - extent / 2, y - extent / 4, x + extent / 2, y + extent / 4
+        ring = ((left, top), (right, bottom), (left, bottom))
+        polygon = (ring,) if request.skill == "segment" else ()
         found = Detection(
-            kind, request.prompt, red / 255, green / 255, extent, extent / 2, score=blue / 255
+            kind, request.prompt, x, y, extent, extent / 2, score=blue / 255, polygon=polygon
         )
         num_found = {"nothing": 0, "crowd": request.max_objects}.get(request.prompt, 1)
         return Result(

@@ -87,7 +87,7 @@ class World:
             self._executors.append(executor)
             self._threads.append(thread)
 
-    def _load(self, config: Any) -> FakePhoton:
+    def _load(self, config: Any, device: str) -> FakePhoton:
         if self.load_error is not None:
             raise self.load_error
         return self.photon

@@ -147,7 +147,9 @@ def test_a_frame_of_which_anything_was_started_has_every_answer() -> None:
 
 
 @given(st.permutations([(0, 0), (0, 1), (1, 0)]), st.sets(st.sampled_from([0, 1, 2])))
-def test_shed_or_answered_whatever_comes_first(order: list[tuple[int, int]], shed: set[int]) -> None:
+def test_shed_or_answered_whatever_comes_first(
+    order: list[tuple[int, int]], shed: set[int]
+) -> None:
     watched = Watched()
     for place, (skill_index, prompt_index) in enumerate(order):
         outcome = DeadlineExceeded("late") if place in shed else result("x")

@@ -41,3 +41,17 @@ def test_samples_leave_the_window_with_time() -> None:
     assert summary.p99_ms == 10.0
     assert summary.fps == pytest.approx(1 / WINDOW_S)
     assert window.summary(now_s=3.0 + 2 * WINDOW_S).fps == 0.0
+
+
+def test_slope_tells_growing_from_steady_latency_and_waits_until_it_can() -> None:
+    growing, steady = LatencyWindow(now_s=0.0), LatencyWindow(now_s=0.0)
+    for index in range(200):
+        now_s = index / 10
+        growing.add(50.0 + 3.0 * now_s, now_s=now_s)
+        steady.add(50.0 + (index % 2) * 4.0, now_s=now_s)
+        if now_s == 5.0:
+            assert math.isnan(growing.summary(now_s=now_s).slope_ms_per_min)
+    assert growing.summary(now_s=20.0).slope_ms_per_min == pytest.approx(180.0)
+    assert abs(steady.summary(now_s=20.0).slope_ms_per_min) < 3.0
+    # The percentiles still are of the last seconds alone.
+    assert growing.summary(now_s=20.0).p50_ms == pytest.approx(50.0 + 3.0 * 15.0, abs=1.0)

@@ -164,3 +164,25 @@ class MailboxMachine(RuleBasedStateMachine):
 
 TestMailboxMachine = MailboxMachine.TestCase
 TestMailboxMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_reset_account_begins_with_what_is_there_and_stays_balanced() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    for item in range(4):
+        mailbox.put(item, now_s=0.0)
+    assert mailbox.take() is not None
+    mailbox.put(4, now_s=0.0)
+    mailbox.put(5, now_s=0.0)
+    mailbox.reset_counts()
+    counts = mailbox.counts()
+    assert (counts.received, counts.in_flight, counts.mailboxed, counts.dropped) == (2, 1, 1, 0)
+    assert counts.balanced
+    mailbox.finish(completed=True)
+    taken = mailbox.take()
+    assert taken is not None
+    # Neither the running numbers nor the drops since the last taken frame begin anew.
+    assert (taken.item, taken.sequence, taken.dropped_since_last) == (5, 5, 1)
+    mailbox.drop(DropReason.BAD)
+    counts = mailbox.counts()
+    assert (counts.received, counts.completed, counts.bad) == (2, 1, 1)
+    assert counts.balanced

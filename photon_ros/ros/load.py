@@ -1,0 +1,72 @@
+"""From parameters to a model that is loaded, checked and warm."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from photon_ros.core.frame import Frame
+from photon_ros.core.request import Request
+from photon_ros.engine.config import EngineConfig
+from photon_ros.photon import Photon
+from photon_ros.ros.params import NodeConfig
+
+WARM_UP_SIZE = (480, 640)
+WARM_UP_TIMEOUT_S = 300.0
+
+
+def usable_device(device: str) -> str:
+    """Return ``device``, or "cpu" where that is a GPU and this torch sees none."""
+    if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        return "cpu"
+    return device
+
+
+def load_photon(config: NodeConfig, device: str) -> Photon:
+    """Load the model named by the parameters, and answer one frame so that the first is not late.
+
+    Raises:
+        PhotonError: it cannot be loaded, does not know a skill or a word, or a step fails.
+    """
+    photon = Photon(
+        config.model_path,
+        revision=config.model_revision or None,
+        device=device,
+        dtype=None if config.dtype == "auto" else config.dtype,
+        cuda_graphs=config.cuda_graphs,
+        config=EngineConfig(
+            max_rows=config.max_streams,
+            num_private_pages=config.kv_pages,
+            pipelined=config.pipelined,
+        ),
+    )
+    try:
+        _warm_up(photon, config)
+    except BaseException:
+        photon.close()
+        raise
+    return photon
+
+
+def _warm_up(photon: Photon, config: NodeConfig) -> None:
+    for skill, prompt in config.asked():
+        photon.validate(skill, prompt)
+    grey = np.full((*WARM_UP_SIZE, 3), 127, np.uint8)
+    max_crops = None if config.max_crops < 0 else config.max_crops
+    frame = Frame(grey)
+    futures = [
+        photon.submit(
+            Request(skill, prompt, frame, max_objects=1, max_tokens=1, max_crops=max_crops)
+        )
+        for skill, prompt in config.asked()
+    ]
+    for future in futures:
+        future.result(WARM_UP_TIMEOUT_S)
+
+
+def gpu_memory_mb(device: str) -> tuple[float, float] | None:
+    """Return used and total memory of a GPU in MB, by whichever process; None for a CPU."""
+    if device.partition(":")[0] != "cuda":
+        return None
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return (total_bytes - free_bytes) / 1e6, total_bytes / 1e6

@@ -1,0 +1,38 @@
+"""LoadedEngine: a loaded model with what keeps it within its memory and what measures it."""
+
+from __future__ import annotations
+
+import threading
+
+from photon_ros.photon import Photon
+from photon_ros.ros.engine_gauge import EngineGauge, EngineReading
+from photon_ros.ros.shedder import Shedder
+
+
+class LoadedEngine:
+    """Between configure and cleanup.
+
+    Attributes:
+        photon: the engine itself; requests go through ``submit``.
+        device: what it runs on.
+    """
+
+    def __init__(self, photon: Photon, device: str) -> None:
+        self.photon = photon
+        self.device = device
+        self._shedder = Shedder(photon.submit)
+        self.submit = self._shedder.submit
+        self._gauge = EngineGauge(photon, self._shedder, device)
+
+    def reading(self) -> EngineReading:
+        """Return how busy it is, and was since the reading before."""
+        return self._gauge.read()
+
+    def close(self, timeout_s: float) -> None:
+        """Free the model, and return after ``timeout_s`` at the latest.
+
+        Closing waits for the step that runs, which takes seconds with a large model on a CPU.
+        """
+        closing = threading.Thread(target=self.photon.close, name="photon-close", daemon=True)
+        closing.start()
+        closing.join(timeout=timeout_s)

@@ -1,0 +1,150 @@
+"""Shedder: when the GPU's memory runs out, ask for less at once and ask again. No ROS here.
+
+A step that does not fit into memory fails every request in it. They are not lost: their number
+at once is halved, the memory that the allocator holds back is given to the others, and they are
+submitted again. After a while without trouble the limit grows back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import torch
+
+from photon_ros.core.errors import RequestCancelled
+from photon_ros.core.request import Request
+from photon_ros.core.result import Result
+
+# Answers without trouble after which twice as much is tried at once.
+NUM_CALM = 64
+MAX_LIMIT = 1024
+
+
+class _Entry:
+    """One request until it is answered."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.future: Future[Result] = Future()
+        self.was_alone = True  # no other request was in the engine while this one was
+        self.is_excused = False  # it was inside while another failed: the limit has shrunk for both
+
+
+class Shedder:
+    """Submits to an engine, less at once after its memory ran out.
+
+    Args:
+        submit: the engine's own; errors about the request may be raised or arrive in the future.
+        free_memory: called after a failure, before anything is submitted again.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[Request], Future[Result]],
+        free_memory: Callable[[], None] = torch.cuda.empty_cache,
+    ) -> None:
+        self._submit = submit
+        self._free_memory = free_memory
+        self._lock = threading.Lock()
+        self._waiting: deque[_Entry] = deque()
+        self._inside: set[_Entry] = set()
+        self._limit = MAX_LIMIT
+        self._num_calm = 0
+        self.num_recoveries = 0
+
+    @property
+    def limit(self) -> int:
+        """Requests in the engine at once."""
+        return self._limit
+
+    def submit(self, request: Request) -> Future[Result]:
+        """Queue a request; every error arrives in the future, which can be cancelled any time."""
+        entry = _Entry(request)
+        with self._lock:
+            self._waiting.append(entry)
+        self._pump()
+        return entry.future
+
+    def _pump(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting or len(self._inside) >= self._limit:
+                    return
+                entry = self._waiting.popleft()
+                if entry.future.cancelled():
+                    continue
+                self._inside.add(entry)
+                entry.is_excused = False
+                entry.was_alone = len(self._inside) == 1
+                if not entry.was_alone:
+                    for other in self._inside:
+                        other.was_alone = False
+            self._enter(entry)
+
+    def _enter(self, entry: _Entry) -> None:
+        try:
+            inner = self._submit(entry.request)
+        except Exception as error:
+            inner = Future()
+            inner.set_exception(error)
+        entry.future.add_done_callback(lambda outer: outer.cancelled() and inner.cancel())
+        inner.add_done_callback(lambda done: self._leave(entry, done))
+
+    def _leave(self, entry: _Entry, inner: Future[Result]) -> None:
+        error = None if inner.cancelled() else inner.exception()
+        cause = None if error is None else memory_cause(error)
+        with self._lock:
+            num_inside = len(self._inside)
+            self._inside.discard(entry)
+            # A request that does not fit alone never will.
+            is_retried = cause is not None and not entry.was_alone
+            if cause is not None:
+                self._shrink(entry, num_inside)
+            else:
+                self._grow()
+            if is_retried:
+                self._waiting.appendleft(entry)
+        if cause is not None:
+            self._free_memory()
+        if not is_retried:
+            _settle(entry.future, inner, error)
+        self._pump()
+
+    def _shrink(self, entry: _Entry, num_inside: int) -> None:
+        self._num_calm = 0
+        if entry.is_excused:
+            return
+        for other in self._inside:
+            other.is_excused = True
+        self._limit = max(1, min(self._limit, num_inside) // 2)
+        self.num_recoveries += 1
+
+    def _grow(self) -> None:
+        self._num_calm += 1
+        if self._num_calm >= NUM_CALM and self._limit < MAX_LIMIT:
+            self._num_calm = 0
+            self._limit = min(MAX_LIMIT, 2 * self._limit)
+
+
+def _settle(outer: Future[Result], inner: Future[Result], error: BaseException | None) -> None:
+    if not outer.set_running_or_notify_cancel():
+        return
+    if inner.cancelled():
+        outer.set_exception(RequestCancelled("the engine gave the request up"))
+    elif error is not None:
+        outer.set_exception(error)
+    else:
+        outer.set_result(inner.result())
+
+
+def memory_cause(error: BaseException) -> BaseException | None:
+    """Return the out-of-memory error that ``error`` is or was caused by; None without one."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, torch.cuda.OutOfMemoryError):
+            return seen
+        seen = seen.__cause__
+    return None
