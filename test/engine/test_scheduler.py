@@ -3,102 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
-from grammars import CycleGrammar, TextGrammar
-from hash_model import crops_of
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from grammars import CycleGrammar
+from scheduler_bench import MAX_CONTEXT, PREFIX_LEN, Bench
 
 from photon_ros.core.errors import CapacityError
 from photon_ros.core.result import EndReason
-from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.page_pool import PagePool
-from photon_ros.engine.scheduler import Scheduler, StepPlan
-from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
-
-PREFIX_LEN = 6
-MAX_CONTEXT = 60
-
-
-class Bench:
-    """A scheduler, its pool, and an obvious stand-in for the engine around them."""
-
-    def __init__(self, max_context: int = MAX_CONTEXT, **sizes: int) -> None:
-        defaults = {"max_rows": 4, "max_prefixes": 2, "page_size": 4, "num_private_pages": 20}
-        self.config = EngineConfig(**{**defaults, **sizes})
-        self.pool = PagePool(
-            num_private_pages=self.config.num_private_pages,
-            max_prefixes=self.config.max_prefixes,
-            pages_per_prefix=2,
-        )
-        self.scheduler = Scheduler(
-            self.pool, self.config, max_context=max_context, prefix_len=PREFIX_LEN
-        )
-        self.inflight: list[StepPlan] = []
-
-    def add(
-        self,
-        num_tokens: int = 5,
-        prompt_len: int = 2,
-        frame: int | None = None,
-        deadline_s: float | None = None,
-    ) -> Sequence:
-        source = None if frame is None else PrefixSource(frame, crops_of(frame))
-        sequence = Sequence(
-            tuple(range(1, prompt_len + 1)),
-            TextGrammar(num_tokens),
-            lambda *_: None,
-            source=source,
-            deadline_s=deadline_s,
-        )
-        self.scheduler.add(sequence)
-        return sequence
-
-    def launch(self) -> StepPlan | None:
-        plan = self.scheduler.plan()
-        if plan is not None:
-            for sequence in plan.sequences:
-                sequence.inflight_refs += 1
-                sequence.num_launched += 1
-            for prefix, _ in plan.new_prefixes:
-                prefix.is_launched = True
-            self.inflight.append(plan)
-        return plan
-
-    def commit(self) -> StepPlan:
-        plan = self.inflight.pop(0)
-        for sequence in plan.sequences:
-            sequence.inflight_refs -= 1
-            sequence.num_committed += not sequence.finalized
-            if sequence.num_committed >= sequence.max_new_tokens:
-                self.end(sequence)
-            elif sequence.finalized and sequence.inflight_refs == 0:
-                self.scheduler.release(sequence)
-        return plan
-
-    def end(self, sequence: Sequence) -> None:
-        if sequence.finalized:
-            return
-        sequence.finalized = True
-        self.scheduler.withdraw(sequence)
-        if sequence.inflight_refs == 0:
-            self.scheduler.release(sequence)
-
-    def step(self) -> str | None:
-        """Launch a step, keep at most one in flight; return its kind."""
-        plan = self.launch()
-        while len(self.inflight) > (plan is not None):
-            self.commit()
-        return None if plan is None else plan.kind
+from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 
 def test_the_queue_is_in_deadline_order_then_in_order_of_arrival() -> None:
@@ -382,102 +294,6 @@ def test_a_lane_is_not_given_to_another_before_its_release() -> None:
     plan = bench.launch()
     assert plan is not None
     assert plan.sequences == [second]
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Arrivals, launches, commits and endings in any order, with small and scarce sizes."""
-
-    @initialize(
-        rows=st.integers(1, 4),
-        prefixes=st.integers(1, 3),
-        pages=st.integers(3, 14),
-        per_step=st.integers(1, 2),
-    )
-    def start(self, rows: int, prefixes: int, pages: int, per_step: int) -> None:
-        self.bench = Bench(
-            max_rows=rows,
-            max_prefixes=prefixes,
-            num_private_pages=pages,
-            max_prefixes_per_step=per_step,
-        )
-        self.sequences: list[Sequence] = []
-
-    @rule(
-        tokens=st.integers(1, 9),
-        prompt=st.integers(1, 4),
-        frame=st.one_of(st.none(), st.integers(0, 4)),
-        deadline_s=st.one_of(st.none(), st.integers(1, 5).map(float)),
-    )
-    def add(self, tokens: int, prompt: int, frame: int | None, deadline_s: float | None) -> None:
-        self.sequences.append(self.bench.add(tokens, prompt, frame, deadline_s))
-
-    @precondition(lambda self: len(self.bench.inflight) < 2)
-    @rule()
-    def launch(self) -> None:
-        before = self.bench.scheduler.waiting
-        could_decode = [s for s in self.bench.scheduler.running if s.can_launch_decode]
-        plan = self.bench.launch()
-        if plan is None:
-            assert not [s for s in could_decode if s.num_inflight < 2]
-            assert self.bench.inflight or not before or self.bench.scheduler.running
-            return
-        assert plan.sequences
-        if plan.kind == "decode":
-            assert not plan.new_prefixes
-            assert set(plan.sequences) == {s for s in could_decode if s.num_inflight <= 2}
-        else:
-            count = len(plan.sequences)
-            assert set(plan.sequences) == set(before[:count]), "the head was overtaken"
-            assert len(plan.new_prefixes) <= self.bench.config.max_prefixes_per_step
-            new = [prefix for prefix, _ in plan.new_prefixes]
-            assert len(set(map(id, new))) == len(new), "a frame is encoded twice"
-            for sequence in plan.sequences:
-                positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
-                assert len(sequence.pages) == math.ceil(positions / 4)
-                assert (sequence.prefix is None) == (sequence.source is None)
-        extents = [-1 if s.prefix is None else s.prefix.first_page for s in plan.sequences]
-        assert extents == sorted(extents)
-
-    @precondition(lambda self: self.bench.inflight)
-    @rule()
-    def commit(self) -> None:
-        self.bench.commit()
-
-    @precondition(lambda self: self.sequences)
-    @rule(which=st.integers(0, 99))
-    def end(self, which: int) -> None:
-        self.bench.end(self.sequences[which % len(self.sequences)])
-
-    @invariant()
-    def everything_owned_is_owned_once(self) -> None:
-        bench = self.bench
-        bench.pool.check()
-        owners = [s for s in self.sequences if s.status is SequenceStatus.RUNNING]
-        lanes = [s.lane for s in owners]
-        assert len(set(lanes)) == len(lanes)
-        assert bench.scheduler.num_free_lanes + len(lanes) == bench.config.max_rows
-        pages = [page for s in owners for page in s.pages]
-        assert len(set(pages)) == len(pages)
-        assert len(pages) + bench.pool.num_free_pages == bench.config.num_private_pages
-        for sequence in self.sequences:
-            is_released = sequence.status is SequenceStatus.RELEASED
-            assert is_released == (sequence.finalized and sequence.inflight_refs == 0)
-            if sequence.status is not SequenceStatus.RUNNING:
-                assert (sequence.lane, sequence.pages, sequence.prefix) == (-1, [], None)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "bench"):
-            return
-        for _ in range(600):
-            self.bench.step()
-        assert all(s.status is SequenceStatus.RELEASED for s in self.sequences), "starved"
-        assert self.bench.pool.num_free_pages == self.bench.config.num_private_pages
-        self.bench.pool.clear_prefixes()
-        assert self.bench.pool.num_free_extents == self.bench.config.max_prefixes
-
-
-TestSchedulerMachine = SchedulerMachine.TestCase
-TestSchedulerMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 def test_the_cap_of_a_cycle_counts_its_tokens() -> None:
