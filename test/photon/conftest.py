@@ -55,10 +55,10 @@ class ByteTokenizer:
 LIKELIER = {0: 1.0, 3: 1.5, 5: 4.0, 6: 2.0, 7: 1.5, 9: 1.5}
 
 
-def make_checkpoint(seed: int = 6) -> Checkpoint:
-    """Return a checkpoint whose random weights give lively answers, with places and ends."""
+def lively_model(config: MoondreamConfig, seed: int, likelier: dict[int, float]) -> MoondreamModel:
+    """Return a model whose random weights give varied answers, with places and ends."""
     torch.manual_seed(seed)
-    model = MoondreamModel(CONFIG)
+    model = MoondreamModel(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "ln" in name:
@@ -68,8 +68,14 @@ def make_checkpoint(seed: int = 6) -> Checkpoint:
             parameter.normal_(std=std * (0.3 if parameter.ndim == 1 else 1.0))
             if "attn" in name:  # a prompt matters as much as the token before
                 parameter *= 2.0
-        model.text.lm_head.weight[list(LIKELIER)] *= 1.3
-        model.text.lm_head.bias[list(LIKELIER)] += torch.tensor(list(LIKELIER.values()))
+        model.text.lm_head.weight[list(likelier)] *= 1.3
+        model.text.lm_head.bias[list(likelier)] += torch.tensor(list(likelier.values()))
+    return model.freeze()
+
+
+def make_checkpoint(seed: int = 6) -> Checkpoint:
+    """Return a checkpoint with every skill."""
+    model = lively_model(CONFIG, seed, LIKELIER)
     prompting = Prompting(
         model_name="tiny",
         tokenizer=ByteTokenizer(),
@@ -95,7 +101,7 @@ def make_checkpoint(seed: int = 6) -> Checkpoint:
         end_ground_id=9,
         peers={"segment": ("mighty",)},
     )
-    return Checkpoint(model.freeze(), prompting, CONFIG, "tiny")
+    return Checkpoint(model, prompting, CONFIG, "tiny")
 
 
 @pytest.fixture(scope="session")
