@@ -108,6 +108,10 @@ class World:
                 lambda name=subscription.topic_name: self.client.count_publishers(name),
                 what=f"a publisher of {subscription.topic_name}",
             )
+        self.listen_diagnostics()
+
+    def listen_diagnostics(self) -> None:
+        """Collect the statuses of /diagnostics."""
         self.client.create_subscription(
             DiagnosticArray,
             "/diagnostics",
@@ -130,11 +134,15 @@ class World:
 
     def call(self, kind: Any, name: str, request: Any, timeout_s: float = 5.0) -> Any:
         """Call a service of the node and return the response."""
-        client = self.client.create_client(kind, f"photon/{name}")
-        assert client.wait_for_service(timeout_sec=5.0), name
-        future = client.call_async(request)
+        future = self.begin(kind, name, request)
         wait_until(future.done, timeout_s, f"an answer of {name}")
         return future.result()
+
+    def begin(self, kind: Any, name: str, request: Any) -> Any:
+        """Call a service of the node and return the future of the response."""
+        client = self.client.create_client(kind, f"photon/{name}")
+        assert client.wait_for_service(timeout_sec=5.0), name
+        return client.call_async(request)
 
     def set(self, **values: Any) -> list[Any]:
         """Set parameters one by one; return a SetParametersResult each."""

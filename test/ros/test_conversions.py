@@ -283,6 +283,7 @@ def answered(*results: Result | Exception) -> PhotonDetectionArray:
         decode_image_ms=2.5,
         on_answer=answers.append,
         on_answered=lambda job: None,
+        on_shed=lambda job: None,
     )
     for index, result in enumerate(results):
         job.settle(0, index, result)

@@ -1,0 +1,193 @@
+"""/diagnostics over real DDS: every key is there, what hurts users warns and says what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from ros_world import World, plain_image, wait_until, world
+from sensor_msgs.msg import Image
+
+from photon_ros.core.errors import ModelError
+from photon_ros.engine.metrics import StepRecord
+from photon_ros.ros import load
+from photon_ros.ros.diagnostics import NodeReading, engine_status
+from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
+
+pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
+
+ENGINE_KEYS = {
+    "state", "model", "device", "actual_device", "vram_used_mb", "vram_total_mb", "kv_pages_used",
+    "kv_pages_total", "streams_active", "queue_depth", "decode_tok_s", "step_idle_ms",
+    "oom_recoveries", "last_error",
+}  # fmt: skip
+CAMERA_KEYS = {
+    "input_hz", "output_hz", "image_age_ms", "latency_p50_ms", "latency_p95_ms", "latency_p99_ms",
+    "latency_slope_ms_per_min", "dropped_overwritten", "dropped_stale", "dropped_rate",
+    "dropped_bad", "dropped_reset", "encoding", "resolution", "zero_stamps", "backward_stamps",
+    "qos_mismatch", "publishers_seen", "seconds_since_last_frame",
+}  # fmt: skip
+
+
+def values(status: DiagnosticStatus) -> dict[str, str]:
+    return {item.key: item.value for item in status.values}
+
+
+def status_where(
+    it: World, name: str, condition: Callable[[DiagnosticStatus], Any], timeout_s: float = 10.0
+) -> DiagnosticStatus:
+    """Return the first status of that name, from now on, of which the condition holds."""
+    it.statuses.clear()
+    found = wait_until(
+        lambda: [s for s in list(it.statuses) if s.name == f"photon: {name}" and condition(s)],
+        timeout_s,
+        f"such a status of {name}",
+    )
+    return found[0]
+
+
+def test_every_key_of_the_interface_is_there_with_its_value() -> None:
+    with world(diagnostics__period=0.2) as it:
+        publisher = it.publisher()
+        for number in range(5):
+            stamp_ns = time.time_ns() if number else 0
+            it.ask(publisher, plain_image(1, stamp_ns=stamp_ns))
+            time.sleep(0.02)
+        camera = status_where(it, "camera", lambda s: values(s)["completed"] == "5")
+        told = values(camera)
+        assert set(told) >= CAMERA_KEYS
+        assert (told["encoding"], told["resolution"]) == ("rgb8", "8x6")
+        assert (told["zero_stamps"], told["backward_stamps"]) == ("1", "0")
+        assert (told["publishers_seen"], told["qos_mismatch"]) == ("1", "0")
+        assert 0.0 < float(told["image_age_ms"]) < 2000.0
+        assert float(told["input_hz"]) > 0.0
+        assert float(told["seconds_since_last_frame"]) < 2.0
+        engine = values(status_where(it, "engine", lambda s: True))
+        assert set(engine) >= ENGINE_KEYS
+        assert (engine["state"], engine["model"]) == ("active", "fake")
+        assert (engine["device"], engine["actual_device"]) == ("cpu", "cpu")
+        assert (engine["kv_pages_used"], engine["kv_pages_total"]) == ("17", "256")
+        assert engine["queue_depth"] == "3"
+
+
+def test_period_changes_live() -> None:
+    with world(diagnostics__period=0.1) as it:
+        wait_until(lambda: it.statuses)
+        it.statuses.clear()
+        time.sleep(1.0)
+        assert len(it.statuses) >= 10  # two statuses in each message
+        (result,) = it.set(diagnostics__period=30.0)
+        assert result.successful
+        time.sleep(0.3)
+        it.statuses.clear()
+        time.sleep(1.0)
+        assert not it.statuses
+
+
+def test_a_silent_camera_warns_and_says_whether_anybody_publishes() -> None:
+    with world(diagnostics__period=0.2) as it:
+        status = status_where(it, "camera", lambda s: "nobody publishes it" in s.message)
+        assert status.level == DiagnosticStatus.WARN
+        it.client.create_publisher(Image, "image", 1)
+        status = status_where(it, "camera", lambda s: "1 publisher(s) of it" in s.message)
+        assert "FASTDDS_DEFAULT_PROFILES_FILE" in status.message
+
+
+def test_frames_far_below_their_stamp_rate_warn_and_name_the_profile() -> None:
+    with world(diagnostics__period=0.2, rate_limit_hz=5.0) as it:
+        publisher = it.publisher()
+        # What arrives of a 30 Hz camera when four of five frames are lost.
+        for number in [0, 1, 2, 9, 10, 30, 31, 50, 51, 70, 71, 90, 91, 110, 111, 130]:
+            publisher.publish(
+                plain_image(1, stamp_ns=1_700_000_000_000_000_000 + number * 33_333_333)
+            )
+            time.sleep(0.01)
+        status = status_where(it, "camera", lambda s: "arrive" in s.message)
+        assert status.level == DiagnosticStatus.WARN
+        assert "of the camera's 30.0 frames per second" in status.message
+        assert "FASTDDS_DEFAULT_PROFILES_FILE" in status.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words", "level"),
+    [
+        ({"diagnostics__warn_p95_ms": 5.0}, "p95 latency", DiagnosticStatus.WARN),
+        (
+            {"diagnostics__warn_p95_ms": 5.0, "diagnostics__error_p95_ms": 10.0},
+            "p95 latency",
+            DiagnosticStatus.ERROR,
+        ),
+        ({"diagnostics__min_fps": 500.0}, "answers per second", DiagnosticStatus.WARN),
+        ({"diagnostics__max_drop_ratio": 0.01}, "of the frames dropped", DiagnosticStatus.WARN),
+    ],
+)
+def test_thresholds_of_the_parameters_raise_the_level(
+    parameters: dict[str, Any], words: str, level: bytes
+) -> None:
+    with world(service_s=0.03, **parameters) as it:
+        publisher = it.publisher()
+        for number in range(20):
+            publisher.publish(plain_image(1, stamp_ns=number + 1))
+            time.sleep(0.005)
+        wait_until(lambda: it.arrays)
+        assert status_where(it, "camera", lambda s: words in s.message).level == level
+
+
+def test_a_failed_load_is_an_error_in_diagnostics() -> None:
+    with world(start=False, listen=False, diagnostics__period=0.2) as it:
+        it.load_error = ModelError("no weights here")
+        assert not it.change_state("CONFIGURE")
+        it.listen_diagnostics()
+        status = status_where(it, "engine", lambda s: s.level == DiagnosticStatus.ERROR)
+        assert "no weights here" in status.message
+        assert values(status)["state"] == "unconfigured"
+
+
+def test_a_fallback_to_the_cpu_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load.torch.cuda, "is_available", lambda: False)
+    with world(device="cuda", diagnostics__period=0.2) as it:
+        status = status_where(it, "engine", lambda s: True)
+        assert status.level == DiagnosticStatus.WARN
+        assert status.message == "asked for cuda, which is not there: runs on cpu"
+        assert values(status)["actual_device"] == "cpu"
+        assert it.ask(it.publisher(), plain_image(1)).detections
+
+
+def test_the_last_error_stays_until_the_account_is_reset() -> None:
+    with world(prompts__detect="[boom]", diagnostics__period=0.2) as it:
+        it.ask(it.publisher(), plain_image(1))
+        status = status_where(it, "engine", lambda s: values(s)["last_error"])
+        assert "the device is on fire" in values(status)["last_error"]
+        it.node.reset_stats()
+        status_where(it, "engine", lambda s: not values(s)["last_error"])
+
+
+def test_memory_and_recoveries_of_a_gpu_are_told() -> None:
+    node = NodeReading("active", "m", "cuda", "cuda", 0, "")
+    from photon_ros.photon import EngineLoad
+
+    reading = EngineReading(EngineLoad(1, 2, 3, 4), (1000.0, 8000.0), 55.5, 0.25, 2)
+    status = engine_status(node, reading)
+    told = values(status)
+    assert (told["vram_used_mb"], told["vram_total_mb"]) == ("1000", "8000")
+    assert (told["streams_active"], told["decode_tok_s"]) == ("1", "55.5")
+    assert (told["step_idle_ms"], told["oom_recoveries"]) == ("0.25", "2")
+    assert (status.level, status.message) == (DiagnosticStatus.WARN, "2 times out of GPU memory")
+
+
+def test_idle_time_is_that_between_a_step_and_a_later_launch() -> None:
+    def step(launched_s: float, copied_s: float) -> StepRecord:
+        return StepRecord("decode", 0, 1, launched_s=launched_s, copied_s=copied_s)
+
+    assert step_idle_ms([]) == 0.0
+    assert step_idle_ms([step(0.0, 1.0)]) == 0.0
+    # Launched 2 ms after the step before had ended; launched before it had.
+    records = [step(0.0, 1.0), step(1.002, 2.0), step(1.5, 3.0)]
+    assert step_idle_ms(records) == pytest.approx(1.0)
