@@ -26,9 +26,9 @@ from photon_ros.engine.device import CpuDevice, Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.metrics import EngineStats
 from photon_ros.engine.worker import EngineWorker
-from photon_ros.models.moondream.checkpoint import Checkpoint, load_checkpoint
+from photon_ros.models.loading import load_model
+from photon_ros.models.moondream.checkpoint import Checkpoint
 from photon_ros.models.moondream.crop_cache import CropCache
-from photon_ros.models.moondream.hub import locate
 from photon_ros.models.moondream.image import ResizeMethod
 from photon_ros.pending import Pending
 from photon_ros.pictures import Picture, frame_of
@@ -312,26 +312,6 @@ class Photon:
             raise EngineStopped("photon was closed") from error
         crops.add_done_callback(lambda cut: pending.enter_with_frame(key, cut))
         return pending.future
-
-
-def load_model(
-    model: str | os.PathLike[str],
-    *,
-    device: str,
-    dtype: str,
-    revision: str | None = None,
-) -> Checkpoint:
-    """Load the embedded model by its name "nano", a checkpoint folder, or a hub id.
-
-    Raises:
-        ModelError: nothing can be loaded from there; the message says what was looked for.
-    """
-    if os.fspath(model) == "nano":
-        from photon_ros.models.nano import load_nano
-
-        return load_nano(device=device, dtype=dtype)
-    found = locate(model, revision)
-    return load_checkpoint(found.folder, device=device, dtype=dtype, tokenizer=found.tokenizer)
 
 
 def _device(name: str, *, cuda_graphs: bool) -> Device:

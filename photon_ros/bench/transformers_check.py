@@ -26,6 +26,7 @@ from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import Constraint, SampledToken
 from photon_ros.engine.sequence import Outcome, Sequence
+from photon_ros.models.loading import load_model
 from photon_ros.models.moondream.config import TextConfig
 from photon_ros.models.moondream.model import MoondreamModel
 from photon_ros.models.moondream.text import TextDecoder
@@ -71,23 +72,23 @@ def measure(
     with torch.inference_mode():
         progress("logits")
         difference = logits_difference(ours, phi)
-        rows = []
+        rows: list[GenerateRow] = []
+        is_equal = True
         for batch_rows in BATCH_ROWS:
             progress(f"{batch_rows} rows of {num_tokens} tokens")
-            equal, timed = _time_batch(ours, phi, batch_rows, num_tokens)
+            has_equal_tokens, timed = _time_batch(ours, phi, batch_rows, num_tokens)
+            is_equal = is_equal and has_equal_tokens
             rows += timed
     return {
         "model": name,
         "max logit difference": difference,
         "logits equal within 1e-4": difference <= TOLERANCE,
-        "greedy tokens equal": equal,
+        "greedy tokens equal": is_equal,
         "generate": [asdict(row) for row in rows],
     }
 
 
 def _load(model: str) -> tuple[MoondreamModel, str]:
-    from photon_ros.photon import load_model
-
     checkpoint = load_model(model, device="cpu", dtype="float32")
     assert isinstance(checkpoint.model, MoondreamModel)
     return checkpoint.model, checkpoint.name

@@ -52,7 +52,11 @@ class ReasoningState:
         return 0 if self._is_answering else len(self.suffix) + self.answer.max_new_tokens - 1
 
     def constraint_ahead(self, num_ahead: int) -> Constraint:
-        """Return the constraint of a later token; it depends on its place only."""
+        """Return the constraint of a later token; it depends on its place only.
+
+        The first token of a thought may be any, as in the reference; an end token there is a
+        word like others.
+        """
         if self._is_answering:
             return self.answer.constraint_ahead(num_ahead)
         is_first = len(self.thought) + num_ahead == 0
