@@ -1,14 +1,18 @@
-"""One camera, one perception node.
+"""One camera or several, one perception node.
 
     ros2 launch photon_ros perception.launch.py image_topic:=/image_raw prompts:="person, cup"
+    ros2 launch photon_ros perception.launch.py cameras_file:=cameras.yaml
 
-An argument left empty keeps the value of params_file. Nothing is downloaded.
+An argument left empty keeps the value of params_file. Nothing is downloaded or evaluated.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from typing import Any
 
+import yaml
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchContext, LaunchDescription
 from launch.actions import (
@@ -23,19 +27,24 @@ from launch_ros.actions import Node
 ARGUMENTS = {
     "namespace": ("", "namespace of the node and its topics"),
     "image_topic": ("image", "camera topic; with compressed transport, without /compressed"),
+    "camera_info_topic": ("camera_info", "calibration of the camera, for the markers"),
+    "cameras_file": ("", "YAML file with several cameras, instead of the two topics above"),
     "image_transport": ("", "raw or compressed"),
     "params_file": ("", "parameter file; empty takes the package's config/default.yaml"),
     "model_path": ("", "'nano', a folder with a Moondream checkpoint, or a hub id"),
     "device": ("", "cpu, cuda or cuda:N"),
-    "skills": ("", "skills asked of every frame, separated by commas: detect, point"),
+    "skills": ("", "skills asked of every frame, separated by commas: detect, point, segment"),
     "prompts": ("", "what to look for with each of the skills, separated by commas"),
     "use_sim_time": ("false", "take the time from /clock"),
     "autostart": ("true", "configure and activate at the start"),
+    "overlay": ("", "true or false: draw the overlay topics while anybody subscribes them"),
+    "rviz": ("false", "start rviz with the overlay and the markers"),
     "respawn": ("false", "start the node again when it ends by itself"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
     "bag": ("", "bag whose images of image_topic are played into the node"),
 }
 RESPAWN_DELAY_S = 2.0
+CAMERA_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Humble's Fast DDS reads the profile from a variable of its old name.
 PROFILE_VARIABLE = (
     "FASTRTPS_DEFAULT_PROFILES_FILE"
@@ -66,22 +75,59 @@ def _share() -> str:
 
 def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
     given = {name: str(LaunchConfiguration(name).perform(context)).strip() for name in ARGUMENTS}
-    node = Node(
+    cameras = _cameras(given["cameras_file"])
+    started: list[Node | ExecuteProcess] = [_photon(given, cameras)]
+    if given["bag"]:
+        started.append(_player(given))
+    if _flag("rviz", given["rviz"]):
+        started.append(_rviz(given, cameras))
+    return started
+
+
+def _photon(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
+    overrides: dict[str, bool | str | list[str]] = _overrides(given)
+    remappings = [("image", given["image_topic"]), ("camera_info", given["camera_info_topic"])]
+    if cameras:
+        overrides["cameras"] = list(cameras)
+        remappings = [
+            (f"{name}/{kind}", topic)
+            for name, topics in cameras.items()
+            for kind, topic in topics.items()
+        ]
+    return Node(
         package="photon_ros",
         executable="photon_node",
         name="photon",
         namespace=given["namespace"],
         parameters=[
             given["params_file"] or os.path.join(_share(), "config", "default.yaml"),
-            _overrides(given),
+            overrides,
         ],
-        remappings=[("image", given["image_topic"])],
+        remappings=remappings,
         arguments=["--ros-args", "--log-level", given["log_level"]],
         respawn=_flag("respawn", given["respawn"]),
         respawn_delay=RESPAWN_DELAY_S,
         output="screen",
     )
-    return [node] if not given["bag"] else [node, _player(given)]
+
+
+def _cameras(path: str) -> dict[str, dict[str, str]]:
+    """Return the topics of each camera in a cameras file by "image" and "camera_info"."""
+    if not path:
+        return {}
+    with open(path, encoding="utf-8") as file:
+        cameras: Any = yaml.safe_load(file)
+    if not isinstance(cameras, dict) or not cameras:
+        raise ValueError(f"{path} must map camera names to their topics")
+    for name, topics in cameras.items():
+        if not isinstance(name, str) or not CAMERA_NAME.fullmatch(name):
+            raise ValueError(f"{path}: {name!r} is not a valid camera name")
+        allowed = {"image", "camera_info"}
+        if not isinstance(topics, dict) or not {"image"} <= set(topics) <= allowed:
+            raise ValueError(f"{path}: {name} needs image, may have camera_info, and nothing else")
+        if not all(isinstance(topic, str) for topic in topics.values()):
+            raise ValueError(f"{path}: the topics of {name} must be strings")
+    return cameras
 
 
 def _overrides(given: dict[str, str]) -> dict[str, bool | str | list[str]]:
@@ -94,11 +140,13 @@ def _overrides(given: dict[str, str]) -> dict[str, bool | str | list[str]]:
             overrides[name] = given[name]
     if given["model_path"]:
         overrides["model.path"] = given["model_path"]
+    if given["overlay"]:
+        overrides["overlay.enable"] = _flag("overlay", given["overlay"])
     skills = _words(given["skills"])
     if skills:
         overrides["skills"] = skills
     if given["prompts"]:
-        for skill in skills or ["point", "detect"]:
+        for skill in skills or ["point", "detect", "segment"]:
             overrides[f"prompts.{skill}"] = _words(given["prompts"])
     return overrides
 
@@ -118,5 +166,23 @@ def _player(given: dict[str, str]) -> ExecuteProcess:
     topic = given["image_topic"] + suffix
     return ExecuteProcess(
         cmd=["python3", "-m", "photon_ros.ros.player", given["bag"], "--topic", topic],
+        output="screen",
+    )
+
+
+def _rviz(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
+    """Return rviz on the node's overlay and markers, of the first camera when there are several."""
+    namespace = given["namespace"].strip("/")
+    node = f"/{namespace}/photon" if namespace else "/photon"
+    prefix = f"{node}/{next(iter(cameras))}" if cameras else node
+    return Node(
+        package="rviz2",
+        executable="rviz2",
+        arguments=["-d", os.path.join(_share(), "rviz", "photon.rviz")],
+        remappings=[
+            (f"/photon/{name}", f"{prefix}/{name}")
+            for name in ("overlay", "overlay/compressed", "markers")
+        ],
+        parameters=[{"use_sim_time": _flag("use_sim_time", given["use_sim_time"])}],
         output="screen",
     )

@@ -173,6 +173,7 @@ class PerceptionNode(LifecycleNode):
         if self._painter is not None:
             self._painter.close()
             self._painter = None
+            self._publish_waiting()
         for port in self._ports.values():
             port.publish_stats()
             port.outputs.flush(FLUSH_S / len(self._ports))

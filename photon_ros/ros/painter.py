@@ -7,12 +7,13 @@ neither holds up the executor nor the next frame, and a camera's newest drawing 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-JOIN_TIMEOUT_S = 0.2
+CLOSE_TIMEOUT_S = 0.2
 
 
 class Painter(Generic[T]):
@@ -30,6 +31,7 @@ class Painter(Generic[T]):
         self._on_error = on_error
         self._changed = threading.Condition()
         self._waiting: dict[str, Callable[[], Sequence[T]]] = {}
+        self._is_drawing = False
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="photon-painter", daemon=True)
         self._thread.start()
@@ -40,14 +42,18 @@ class Painter(Generic[T]):
             # Taken out first: whoever was replaced goes to the end, and no camera starves.
             self._waiting.pop(camera, None)
             self._waiting[camera] = draw
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop; what waits is not drawn."""
+        """Stop, after drawing what waits if that takes no longer than a moment."""
+        deadline_s = time.monotonic() + CLOSE_TIMEOUT_S
         with self._changed:
+            self._changed.wait_for(
+                lambda: not self._waiting and not self._is_drawing, timeout=CLOSE_TIMEOUT_S
+            )
             self._is_closing = True
-            self._changed.notify()
-        self._thread.join(timeout=JOIN_TIMEOUT_S)
+            self._changed.notify_all()
+        self._thread.join(timeout=max(0.0, deadline_s - time.monotonic()))
 
     def _run(self) -> None:
         while True:
@@ -56,7 +62,11 @@ class Painter(Generic[T]):
                 if self._is_closing:
                     return
                 draw = self._waiting.pop(next(iter(self._waiting)))
+                self._is_drawing = True
             try:
                 self._deliver(draw())
             except Exception as error:
                 self._on_error(error)
+            with self._changed:
+                self._is_drawing = False
+                self._changed.notify_all()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 
@@ -16,16 +17,21 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 pytest.importorskip("launch_ros", reason="the ROS launch system is not installed")
 
+import cv2
+import numpy as np
 import rclpy
 from rclpy.node import Node
 from ros_world import RELIABLE, plain_image, wait_until
 from sensor_msgs.msg import Image
 
 from photon_ros.msg import PhotonDetectionArray
+from photon_ros.replay.bag_writer import BagOptions, write_bag
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
-LAUNCH_FILE = Path(__file__).parents[2] / "launch" / "perception.launch.py"
+ROOT = Path(__file__).parents[2]
+LAUNCH_FILE = ROOT / "launch" / "perception.launch.py"
+REPLAY_FILE = ROOT / "launch" / "replay.launch.py"
 # Runs the file as `ros2 launch` does, without needing the ros2 command.
 RUNNER = """
 import sys
@@ -42,8 +48,8 @@ sys.exit(service.run())
 """
 
 
-def launch_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("perception_launch", LAUNCH_FILE)
+def launch_module(path: Path = LAUNCH_FILE) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("launch_file", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -51,9 +57,9 @@ def launch_module() -> ModuleType:
     return module
 
 
-def launched(*arguments: str) -> subprocess.Popen[str]:
+def launched(*arguments: str, path: Path = LAUNCH_FILE) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", RUNNER, str(LAUNCH_FILE), *arguments],
+        [sys.executable, "-c", RUNNER, str(path), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -65,10 +71,18 @@ def test_arguments_are_declared_with_a_description() -> None:
     description = launch_module().generate_launch_description()
     declared = {item.name: item for item in description.get_launch_arguments()}
     assert set(declared) == {
-        "namespace", "image_topic", "image_transport", "params_file", "model_path", "device",
-        "skills", "prompts", "use_sim_time", "autostart", "respawn", "log_level", "bag",
+        "namespace", "image_topic", "camera_info_topic", "cameras_file", "image_transport",
+        "params_file", "model_path", "device", "skills", "prompts", "use_sim_time", "autostart",
+        "overlay", "rviz", "respawn", "log_level", "bag",
     }  # fmt: skip
     assert all(item.description for item in declared.values())
+    replay = launch_module(REPLAY_FILE)
+    described = replay.generate_launch_description().get_launch_arguments()
+    assert {item.name for item in described} == set(replay.ARGUMENTS)
+    # What the replay hands on is what the other file takes.
+    assert set(replay.NODE_ARGUMENTS) <= set(declared)
+    (bag,) = (item for item in described if item.name == "bag")
+    assert bag.default_value is None, "a replay needs a bag"
 
 
 def test_an_empty_argument_keeps_the_value_of_the_file() -> None:
@@ -79,6 +93,7 @@ def test_an_empty_argument_keeps_the_value_of_the_file() -> None:
     assert given["prompts.detect"] == ["red ball", "person"]
     assert given["skills"] == ["detect"]
     assert "prompts.point" not in given
+    assert module._overrides({**empty, "overlay": "False"})["overlay.enable"] is False
     with pytest.raises(ValueError, match="use_sim_time must be true or false, got 'maybe'"):
         module._overrides({**empty, "use_sim_time": "maybe"})
 
@@ -108,6 +123,82 @@ def test_detections_flow_in_the_namespace_and_ctrl_c_ends_everything() -> None:
     finally:
         child.kill()
         node.destroy_node()
+
+
+def test_a_cameras_file_names_cameras_and_remaps_their_topics() -> None:
+    module = launch_module()
+    cameras = module._cameras(str(ROOT / "config" / "cameras.yaml"))
+    assert cameras["front"] == {"image": "/front/image_raw", "camera_info": "/front/camera_info"}
+    assert list(cameras) == ["front", "rear"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must map camera names"),
+        ("[front]", "must map camera names"),
+        ("front cam: {image: /a}", "'front cam' is not a valid camera name"),
+        ("front: {camera_info: /a}", "front needs image"),
+        ("front: {image: /a, depth: /b}", "and nothing else"),
+        ("front: {image: 5}", "the topics of front must be strings"),
+    ],
+)
+def test_a_wrong_cameras_file_is_refused_with_the_reason(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cameras.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        launch_module()._cameras(str(path))
+
+
+def test_two_cameras_of_a_file_are_answered_each_on_its_topic(tmp_path: Path) -> None:
+    path = tmp_path / "cameras.yaml"
+    path.write_text("left: {image: /l/image_raw}\nright: {image: /r/image_raw}\n")
+    node = Node("launch_client")
+    arrays: dict[str, list[PhotonDetectionArray]] = {"left": [], "right": []}
+    for name, kept in arrays.items():
+        node.create_subscription(
+            PhotonDetectionArray, f"/photon/{name}/detections", kept.append, RELIABLE
+        )
+    publishers = [node.create_publisher(Image, f"/{side}/image_raw", RELIABLE) for side in "lr"]
+    child = launched(f"cameras_file:={path}")
+    try:
+        wait_until(lambda: all(p.get_subscription_count() for p in publishers), 60.0, "the node")
+
+        def answered() -> bool:
+            for publisher in publishers:
+                publisher.publish(plain_image(40))
+            rclpy.spin_once(node, timeout_sec=0.1)
+            return all(arrays.values())
+
+        wait_until(answered, 20.0, "both answers")
+        assert {name: kept[0].camera for name, kept in arrays.items()} == {
+            "left": "left",
+            "right": "right",
+        }
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=15.0)
+        node.destroy_node()
+
+
+def test_a_replay_writes_the_overlays_of_a_bag_and_ends_with_it(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(4).integers(0, 255, (8, 96, 128, 3), np.uint8)
+    write_bag(tmp_path / "bag", iter(pixels), Fraction(4), BagOptions(topic="/cam/image_raw"))
+    out = tmp_path / "pictures"
+    child = launched(
+        f"bag:={tmp_path / 'bag'}",
+        "image_topic:=/cam/image_raw",
+        "image_transport:=compressed",
+        f"out:={out}",
+        path=REPLAY_FILE,
+    )
+    output, _ = child.communicate(timeout=90.0)
+    assert "Traceback" not in output, output
+    pictures = sorted(out.glob("*.jpg"))
+    assert len(pictures) >= 5, output  # the first may come before the writer is matched
+    assert cv2.imread(str(pictures[-1])).shape == (96, 128, 3)
 
 
 def test_a_failed_start_says_why() -> None:

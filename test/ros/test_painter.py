@@ -65,6 +65,14 @@ def test_a_drawing_that_fails_is_told_and_the_next_one_is_drawn(studio: Studio) 
     assert [type(error) for error in studio.errors] == [ZeroDivisionError]
 
 
+def test_closing_draws_what_waits_if_that_is_quick(studio: Studio) -> None:
+    studio.may_draw.set()
+    for camera in ("front", "rear", "left"):
+        studio.put(camera, camera)
+    studio.painter.close()
+    assert studio.delivered == ["front", "rear", "left"]
+
+
 def test_closing_does_not_wait_for_a_long_drawing_nor_draw_what_waits(studio: Studio) -> None:
     studio.put("front", "long")
     assert studio.has_begun.wait(5.0)

@@ -1,0 +1,104 @@
+"""Interface, parameter, launch and rviz files agree with the code that reads them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from photon_ros.ros.params import NodeConfig
+
+ROOT = Path(__file__).parents[2]
+# rclpy comes with the first, and the generated packages of photon_ros itself with the last two.
+NO_PACKAGE_OF_THEIR_OWN = {"ament_index_python", "photon_ros"}
+
+
+def flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+@pytest.mark.parametrize("name", ["default", "jetson", "multi_camera"])
+def test_every_parameter_file_is_allowed(name: str) -> None:
+    text = (ROOT / "config" / f"{name}.yaml").read_text(encoding="utf-8")
+    given = dict(flat(yaml.safe_load(text)["/**"]["ros__parameters"]))
+    assert NodeConfig().changed(given)
+    if name != "default":
+        assert NodeConfig().changed(given) != NodeConfig(), "it changes nothing"
+        defaults = NodeConfig().values()
+        same = [key for key, value in given.items() if value == defaults[key]]
+        # A value that is repeated has to be worth saying.
+        assert len(same) < len(given) / 2 + 1
+
+
+def test_every_field_of_services_and_actions_is_explained() -> None:
+    for kind in ("srv", "action"):
+        for path in (ROOT / kind).glob(f"*.{kind}"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.strip() and line != "---" and not line.startswith("#"):
+                    assert "#" in line, f"{path.name}: {line}"
+
+
+def test_package_xml_names_every_ros_package_that_is_imported() -> None:
+    package = ElementTree.parse(ROOT / "package.xml").getroot()
+    named = {item.text for item in package if item.tag.endswith("depend")}
+    imported = set()
+    for path in [*(ROOT / "photon_ros" / "ros").glob("*.py"), *(ROOT / "launch").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                imported.add(node.module.split(".")[0])
+    endings = ("_msgs", "_interfaces", "_srvs")
+    plain = ("rclpy", "launch", "launch_ros", "cv_bridge")
+    ros = {name for name in imported if name in plain or name.endswith(endings)}
+    assert ros - NO_PACKAGE_OF_THEIR_OWN <= named
+    assert {"cv_bridge", "vision_msgs"} <= named, "imported where they are there"
+    generated = re.search(r"DEPENDENCIES ([a-z_ ]+)", (ROOT / "CMakeLists.txt").read_text())
+    assert generated is not None
+    for name in generated.group(1).split():
+        assert f"find_package({name} REQUIRED)" in (ROOT / "CMakeLists.txt").read_text()
+        assert name in named
+
+
+def test_rviz_shows_topics_that_the_node_publishes() -> None:
+    shown = yaml.safe_load((ROOT / "rviz" / "photon.rviz").read_text(encoding="utf-8"))
+    topics = {
+        display["Topic"]["Value"]
+        for display in shown["Visualization Manager"]["Displays"]
+        if "Topic" in display
+    }
+    assert topics == {"/photon/overlay", "/photon/markers"}
+    source = (ROOT / "photon_ros" / "ros" / "camera_outputs.py").read_text(encoding="utf-8")
+    launch = (ROOT / "launch" / "perception.launch.py").read_text(encoding="utf-8")
+    for topic in topics:
+        name = topic.removeprefix("/photon/")
+        assert f'"{{prefix}}/{name}"' in source
+        assert f'"{name}"' in launch, "the launch file remaps it"
+
+
+def test_cameras_file_of_the_package_is_an_example_of_the_multi_camera_parameters() -> None:
+    cameras = yaml.safe_load((ROOT / "config" / "cameras.yaml").read_text(encoding="utf-8"))
+    text = (ROOT / "config" / "multi_camera.yaml").read_text(encoding="utf-8")
+    parameters = yaml.safe_load(text)["/**"]["ros__parameters"]
+    assert list(cameras) == parameters["cameras"]
+
+
+def test_launch_files_evaluate_and_download_nothing() -> None:
+    for path in (ROOT / "launch").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        called = {
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not called & {"eval", "exec", "compile", "__import__"}, path.name
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"https?://|\bpip\b|shell=True|PythonExpression|urllib", text)
