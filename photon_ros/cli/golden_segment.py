@@ -24,7 +24,8 @@ from photon_ros.core.prompting import Prompting
 from photon_ros.core.result import Outline
 from photon_ros.engine.interfaces import SampledToken
 from photon_ros.skills.mask import mask_of
-from photon_ros.skills.segment import SegmentState, polygon_of
+from photon_ros.skills.outlined import polygon_of
+from photon_ros.skills.segment import SegmentState
 from photon_ros.skills.svg_path import rings_of
 
 BOX_ATOL: Final = 1e-9

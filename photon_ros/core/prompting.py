@@ -25,13 +25,15 @@ class PromptTemplate:
 
     ``object_prefix`` is put before the text itself before encoding (the family writes
     " " + object for point and detect). ``single_suffix`` is the suffix written once, where
-    ``suffix`` writes it more often; None when they are the same.
+    ``suffix`` writes it more often; None when they are the same. ``spells_outline`` says how an
+    outline is drawn: spelled in text, or else as corners.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     object_prefix: str = " "
     single_suffix: tuple[int, ...] | None = None
+    spells_outline: bool = True
 
     @property
     def suffix_once(self) -> tuple[int, ...]:

@@ -3,32 +3,25 @@
     coord coord size  text ...  eos
 
 The model writes freely; nothing is forced. Coordinates and sizes are decoded from the hidden
-state and fed back as values, wherever they come.
+state and fed back as values, wherever they come. Models that cannot spell draw corners instead:
+see ring.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from photon_ros.core.errors import InputError
 from photon_ros.core.prompting import Prompting
 from photon_ros.core.request import Request
-from photon_ros.core.result import (
-    Detection,
-    DetectionKind,
-    EndReason,
-    Outline,
-    Result,
-)
+from photon_ros.core.result import EndReason, Outline, Result
 from photon_ros.engine.interfaces import Constraint, SampledToken
 from photon_ros.skills.outline_text import OutlineError, path_from_pieces
+from photon_ros.skills.outlined import Box, box_of, outlined_object
 from photon_ros.skills.prompt import Prompt, build_prompt, require_text
+from photon_ros.skills.ring import RingState
 from photon_ros.skills.skill import AnswerState, Skill, TextListener
-from photon_ros.skills.svg_path import Ring, rings_of
-
-Box = tuple[float, float, float, float]
 
 _ANY: Final = Constraint(spatial=True)
 
@@ -60,7 +53,8 @@ class SegmentSkill(Skill):
         """Return the grammar of the outline; raises InputError when somebody listens to it."""
         if listener is not None:
             raise InputError(f"{self.name} has no text to stream; query and caption do")
-        return SegmentState(prompting, request.prompt.strip(), request.max_tokens)
+        kind = SegmentState if self.template(prompting).spells_outline else RingState
+        return kind(prompting, request.prompt.strip(), request.max_tokens)
 
 
 @dataclass(slots=True)
@@ -111,8 +105,7 @@ class SegmentState:
             path = path_from_pieces(pieces)
         except OutlineError as problem:
             error = str(problem)
-        place = self._place()
-        return Outline(path, None if place is None else _box(*place), " ".join(pieces), error)
+        return Outline(path, self._box(), " ".join(pieces), error)
 
     def build_result(self, request: Request, end_reason: EndReason) -> Result:
         """Return the outline and, when there is a box, the object: a mask if the path is one."""
@@ -120,69 +113,20 @@ class SegmentState:
         return Result(
             skill=request.skill,
             prompt=request.prompt,
-            detections=self._detections(outline),
+            detections=outlined_object(outline, self.label, self._box_tokens()),
             end_reason=end_reason,
             token_ids=tuple(token.id for token in self.tokens),
             outline=outline,
         )
 
-    def _detections(self, outline: Outline) -> tuple[Detection, ...]:
-        if outline.box is None:
-            return ()
-        x_min, y_min, x_max, y_max = outline.box
-        polygon = polygon_of(outline)
-        placing = self._coords()[:2] + self._sizes()[:1]
-        coord_prob = 1.0
-        for token in placing:
-            coord_prob *= token.bin_prob
-        found = Detection(
-            kind=DetectionKind.MASK if polygon else DetectionKind.BOX,
-            label=self.label,
-            x=(x_min + x_max) / 2,
-            y=(y_min + y_max) / 2,
-            width=x_max - x_min,
-            height=y_max - y_min,
-            score=placing[0].prob,
-            coord_prob=coord_prob,
-            polygon=polygon,
-        )
-        return (found,)
+    def _box_tokens(self) -> list[SampledToken]:
+        """Return the first two coordinates and the first size, as far as there are any."""
+        coords = [token for token in self.tokens if token.coord_bin >= 0]
+        sizes = [token for token in self.tokens if token.size_bins[0] >= 0]
+        return coords[:2] + sizes[:1]
 
-    def _place(self) -> Box | None:
-        """Return x, y, width and height as the model gave them; None when one is missing."""
-        coords, sizes = self._coords(), self._sizes()
-        if len(coords) < 2 or not sizes:
+    def _box(self) -> Box | None:
+        tokens = self._box_tokens()
+        if len(tokens) < 3:
             return None
-        x, y = (self.prompting.coord_values[token.coord_bin] for token in coords[:2])
-        width, height = (self.prompting.size_values[b] for b in sizes[0].size_bins)
-        return x, y, width, height
-
-    def _coords(self) -> list[SampledToken]:
-        return [token for token in self.tokens if token.coord_bin >= 0]
-
-    def _sizes(self) -> list[SampledToken]:
-        return [token for token in self.tokens if token.size_bins[0] >= 0]
-
-
-def polygon_of(outline: Outline) -> tuple[Ring, ...]:
-    """Return the rings of an outline in units of the image; none without a box or a path."""
-    if outline.box is None:
-        return ()
-    x_min, y_min, x_max, y_max = outline.box
-    width, height = x_max - x_min, y_max - y_min
-    return tuple(
-        tuple((x_min + x * width, y_min + y * height) for x, y in ring)
-        for ring in rings_of(outline.path)
-    )
-
-
-def _box(x: float, y: float, width: float, height: float) -> Box:
-    """Return the corners, clamped to the image, of a centre and a size clamped before."""
-    x, y, width, height = (_clamped(value) for value in (x, y, width, height))
-    corners: Sequence[float] = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-    x_min, y_min, x_max, y_max = (_clamped(value) for value in corners)
-    return x_min, y_min, x_max, y_max
-
-
-def _clamped(value: float) -> float:
-    return min(1.0, max(0.0, value))
+        return box_of(self.prompting, tokens[:2], tokens[2])

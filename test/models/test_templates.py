@@ -88,3 +88,11 @@ def test_released_models_know_their_skills() -> None:
 def test_malformed_templates_are_named(templates: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         build(templates)
+
+
+def test_an_outline_is_spelled_or_drawn_as_corners() -> None:
+    entry = {"prefix": [1], "suffix": [3]}
+    assert build({"segment": entry})["segment"].spells_outline
+    assert not build({"segment": entry | {"outline": "corners"}})["segment"].spells_outline
+    with pytest.raises(ModelError, match="outline must be spelled or corners, got 'sketched'"):
+        build({"segment": entry | {"outline": "sketched"}})

@@ -136,6 +136,26 @@ def test_all_skills_together_are_answered_as_each_alone(
     assert len({repr(answer) for answer in alone}) > len(requests) / 2
 
 
+@pytest.mark.parametrize("hold_constrained", [True, False])
+def test_outlines_drawn_as_corners_are_the_same_in_every_mode(
+    checkpoint: Checkpoint, frame: Frame, hold_constrained: bool
+) -> None:
+    template = replace(checkpoint.prompting.templates["segment"], spells_outline=False)
+    templates = {**checkpoint.prompting.templates, "segment": template}
+    drawing = replace(checkpoint, prompting=replace(checkpoint.prompting, templates=templates))
+    requests = [Request("segment", f"thing {n}", frame, max_tokens=20) for n in range(8)]
+    with Photon(drawing, config=EngineConfig(max_rows=1, pipelined=False)) as lone:
+        alone = [essence(lone.submit(request).result()) for request in requests]
+    with Photon(drawing, config=EngineConfig(hold_constrained=hold_constrained)) as photon:
+        futures = [photon.submit(request) for request in requests]
+        results = [future.result() for future in futures]
+        stats = photon.engine_stats
+    assert [essence(result) for result in results] == alone
+    assert bool(stats.num_held_steps) == hold_constrained
+    assert any(result.outline is not None and result.outline.path for result in results)
+    assert all(0.5 <= d.score <= 1 for result in results for d in result.detections)
+
+
 def test_reasonings_end_both_ways_and_point_at_places(checkpoint: Checkpoint, frame: Frame) -> None:
     """That what the modes are compared on is not all of one kind."""
     with Photon(checkpoint) as photon:

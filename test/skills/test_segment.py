@@ -9,7 +9,8 @@ from photon_ros.core.request import Request
 from photon_ros.core.result import DetectionKind, EndReason, Result
 from photon_ros.engine.interfaces import SampledToken
 from photon_ros.skills import skill_named
-from photon_ros.skills.segment import SegmentState, polygon_of
+from photon_ros.skills.outlined import polygon_of
+from photon_ros.skills.segment import SegmentState
 
 from .conftest import ByteTokenizer
 from .test_spatial import COORD, EOS, SIZE, coord, size

@@ -21,8 +21,9 @@ def build_templates(config: TokenizerConfig, vocab_size: int) -> dict[str, Promp
     """Return the template of each skill in ``config.templates``.
 
     A caption has one a length: "caption_short" and so on. Beside "prefix" and "suffix", a
-    template of the file may hold "object_prefix" (text put before the prompt) and
-    "suffix_repeats" (how often the suffix is written), which have the family's defaults.
+    template of the file may hold "object_prefix" (text put before the prompt), "suffix_repeats"
+    (how often the suffix is written) and "outline" ("spelled" or "corners"), which have the
+    family's defaults.
 
     Raises:
         ModelError: a template is of another form, or holds an id outside the vocabulary.
@@ -55,12 +56,18 @@ def _template(skill: str, entry: Mapping[str, Any], vocab_size: int) -> PromptTe
             f"tokenizer.templates.{skill}.suffix_repeats must be a whole number >= 1, "
             f"got {repeats!r}"
         )
+    outline = entry.get("outline", "spelled")
+    if outline not in ("spelled", "corners"):
+        raise ModelError(
+            f"tokenizer.templates.{skill}.outline must be spelled or corners, got {outline!r}"
+        )
     suffix = _ids(entry.get("suffix"), f"{skill}.suffix", vocab_size)
     return PromptTemplate(
         prefix=_ids(entry.get("prefix"), f"{skill}.prefix", vocab_size),
         suffix=suffix * repeats,
         object_prefix=object_prefix,
         single_suffix=suffix if repeats > 1 else None,
+        spells_outline=outline == "spelled",
     )
 
 
