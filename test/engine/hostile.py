@@ -4,7 +4,8 @@ Whatever may legally hold garbage does hold garbage, from the first moment on th
 
 - a slot's host buffers from the end of its commit, its device buffers from its launch;
 - a lane's relay row from the release of its sequence, and from the moment it was gathered;
-- private pages from the moment they are given back, a frame's extent until it is encoded.
+- private pages from the moment they are given back, a frame's extent until it is encoded;
+- everything that was never written.
 
 And each operation on the compute stream may write the cache only where the sequences it was
 launched for own it, while they own it. Device-side garbage is written by operations on the
@@ -31,7 +32,7 @@ from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 Report = Callable[[str], None]
-NUM_GARBAGE = 20_000
+NUM_GARBAGE = 100_000
 
 
 class Garbage:
@@ -45,6 +46,7 @@ class Garbage:
 
     def fill(self, tensor: Tensor) -> None:
         count = tensor.numel()
+        assert count < NUM_GARBAGE
         begin = self._random.randrange(NUM_GARBAGE - count)
         tensor.copy_(self._drawn[tensor.dtype][begin : begin + count].view(tensor.shape))
 
@@ -280,6 +282,8 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
     relay.written = [False] * config.max_rows  # the row behind them is the padding's
     relay.report, relay.garbage = report, garbage
     engine._forward._relay = engine._sampler._relay = relay
+    for unwritten in (relay, cache.keys, cache.values):
+        garbage.fill(unwritten)
     watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
     _adopt(engine.pipeline, PoisoningPipeline, slots=engine._slots, device=device, garbage=garbage)
     _adopt(engine.pool, PoisoningPool, poison_pages=poison_pages)
