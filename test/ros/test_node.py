@@ -344,6 +344,43 @@ def test_several_cameras_have_topics_accounts_and_names_of_their_own() -> None:
         assert cameras <= {"front", "rear"}
 
 
+def test_a_slow_camera_is_not_crowded_out_by_a_fast_one() -> None:
+    parameters = {"cameras": "[fast, slow]", "qos__reliability": "reliable", "qos__depth": 10}
+    with world(service_s=0.02, listen=False, **parameters) as it:
+        it.listen("slow")
+        fast, slow = it.publisher("fast/image"), it.publisher("slow/image")
+        num_slow = 12
+        for index in range(num_slow * 20):
+            fast.publish(plain_image(1, stamp_ns=index + 1))
+            if index % 20 == 0:  # one in 100 ms, when the engine could answer five
+                slow.publish(plain_image(2, stamp_ns=index + 1))
+            time.sleep(0.005)
+        wait_until(lambda: it.node.counts("slow").received == num_slow)
+        wait_until(lambda: it.node.counts("slow").in_flight == 0)
+        counts = it.node.counts("slow")
+        assert counts.completed >= num_slow - 2, counts
+        # It waits for no more than the frame before it and its own.
+        assert max(array.latency.total_ms for array in it.arrays) < 150.0
+        fast_counts = it.node.counts("fast")
+        assert fast_counts.completed > 2 * num_slow, "and the fast one gets what is left"
+        assert fast_counts.overwritten > num_slow
+        assert counts.balanced
+        assert fast_counts.balanced
+
+
+def test_segment_arrays_carry_the_outline_and_every_skill_is_answered() -> None:
+    with world(skills="[segment, detect]", max_tokens=99) as it:
+        publisher = it.publisher()
+        publisher.publish(plain_image(128, 128, 51))
+        segment, detect = wait_until(lambda: it.arrays if len(it.arrays) == 2 else None)
+        assert (segment.skill, detect.skill) == ("segment", "detect")
+        (mask,) = segment.detections
+        assert mask.kind == PhotonDetection.MASK
+        assert list(mask.ring_offsets) == [0]
+        assert len(mask.polygon_xy) == 6
+        assert it.photon.requests[0].max_tokens == 99
+
+
 # rclpy's own callback of the publisher's side calls a method that rclpy deprecated.
 @pytest.mark.filterwarnings("ignore:Deprecated in favor of:DeprecationWarning")
 def test_a_publisher_with_incompatible_qos_shows_in_diagnostics() -> None:

@@ -28,7 +28,9 @@ from ros_world import RELIABLE, image_message, wait_until
 from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
+
+from photon_ros.srv import Infer
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
@@ -143,6 +145,69 @@ def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account
     answers = lines(record, "detections")
     assert len(answers) == last["completed"] + last["failed"]
     assert last["completed"] >= 1
+
+
+def test_node_ends_within_two_seconds_with_questions_open_and_pictures_drawn() -> None:
+    node_arguments = ("--ros-args", "-r", f"image:={TOPIC}", "-p", "qos.reliability:=reliable")
+    pictures: list[Image] = []
+    with client() as node, process("node", *node_arguments) as photon:
+        publisher = node.create_publisher(Image, TOPIC, RELIABLE)
+        node.create_subscription(Image, "/photon/overlay", pictures.append, RELIABLE)
+        asking = node.create_client(Infer, "/photon/infer")
+
+        def is_up() -> bool:
+            assert photon.poll() is None, photon.communicate()[0]
+            return bool(publisher.get_subscription_count() == 1)
+
+        wait_until(is_up, 60.0, "the node")
+        assert asking.wait_for_service(10.0)
+        image = image_message(np.random.default_rng(1).integers(0, 255, (480, 640, 3), np.uint8))
+        stop_s = time.monotonic() + 20.0
+        while not pictures:
+            assert time.monotonic() < stop_s, "no overlay"
+            publisher.publish(image)
+            rclpy.spin_once(node, timeout_sec=0.02)
+        request = Infer.Request(image=image, skill="detect", prompt="person")
+        open_ones = [asking.call_async(request) for _ in range(4)]
+        for _ in range(10):
+            publisher.publish(image)
+            rclpy.spin_once(node, timeout_sec=0.01)
+        photon.send_signal(signal.SIGTERM)
+        began_s = time.monotonic()
+        assert photon.wait(timeout=10.0) == 0
+        assert time.monotonic() - began_s < 2.0
+        output = photon.communicate(timeout=5)[0]
+        assert "Traceback" not in output, output
+        del open_ones
+
+
+def test_picture_writer_saves_the_bytes_under_their_stamps(tmp_path: Path) -> None:
+    out = tmp_path / "pictures"
+    with (
+        client() as node,
+        process("picture_writer", "--topic", "/p", "--out", str(out)) as writer,
+    ):
+        publisher = node.create_publisher(CompressedImage, "/p", RELIABLE)
+        wait_until(lambda: publisher.get_subscription_count() == 1, 30.0, "the writer")
+        for number, kind in ((5, "rgb8; jpeg compressed bgr8"), (6, "png")):
+            message = CompressedImage(format=kind, data=bytes([number] * 9))
+            message.header.stamp.nanosec = number
+            publisher.publish(message)
+        wait_until(lambda: (out / "6.png").exists(), 10.0, "the second picture")
+        writer.send_signal(signal.SIGINT)
+        assert "wrote 2 pictures" in writer.communicate(timeout=10)[0]
+        assert writer.returncode == 0
+    assert (out / "5.jpg").read_bytes() == bytes([5] * 9)
+
+
+def test_picture_writer_refuses_a_folder_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "pictures"
+    with process("picture_writer", "--topic", "/p", "--out", str(out)) as writer:
+        output, _ = writer.communicate(timeout=30)
+    assert writer.returncode == 2
+    assert f"cannot write {out}" in output
+    assert "Traceback" not in output
 
 
 def test_node_that_cannot_load_exits_with_code_2_and_says_why(tmp_path: Path) -> None:
