@@ -13,7 +13,7 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from rclpy.serialization import serialize_message
-from ros_world import BEST_EFFORT, image_message, plain_image, wait_until, world
+from ros_world import BEST_EFFORT, RELIABLE, image_message, plain_image, wait_until, world
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
@@ -422,3 +422,20 @@ def test_every_transition_by_service() -> None:
         assert it.change_state("DEACTIVATE")
         assert it.change_state("CLEANUP")
         assert it.change_state("UNCONFIGURED_SHUTDOWN")
+
+
+def test_detections_2d_follow_where_vision_msgs_is_installed() -> None:
+    vision = pytest.importorskip("vision_msgs.msg")
+    with world() as it:
+        received: list[object] = []
+        it.client.create_subscription(
+            vision.Detection2DArray, "photon/detections_2d", received.append, RELIABLE
+        )
+        publisher = it.publisher()
+        image = plain_image(102, 51, 204, stamp_ns=8, frame_id="front")
+        wait_until(lambda: it.ask(publisher, image) and received, what="a Detection2DArray")
+        (detection,) = received[0].detections
+        assert serialize_message(received[0].header) == serialize_message(image.header)
+        assert detection.results[0].hypothesis.class_id == "person"
+        assert detection.bbox.center.position.x == pytest.approx(0.4 * 8)
+        assert detection.bbox.size_x == 4.0
