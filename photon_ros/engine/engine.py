@@ -12,9 +12,9 @@ import time
 
 import torch
 
-from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
+from photon_ros.core.errors import DeadlineExceeded, EngineFault
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot
+from photon_ros.engine.decode_slot import DecodeSlot
 from photon_ros.engine.device import Device
 from photon_ros.engine.endings import Endings, fault
 from photon_ros.engine.forward import Forward
@@ -30,6 +30,7 @@ from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
 from photon_ros.engine.step import Step
 from photon_ros.engine.step_inputs import sampled_positions
+from photon_ros.engine.submission import check_submission
 from photon_ros.engine.watchdog import Watchdog
 
 
@@ -76,19 +77,12 @@ class Engine:
         return self.pipeline.num_inflight > 0 or (self.has_work and not self.scheduler.is_paused)
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence; raises CapacityError when it can never run."""
-        source = sequence.source
-        if source is not None:
-            shape, limit = source.crops.pixels.shape, self._slots[0].crops_host.shape[1:]
-            if shape[0] > limit[0] or shape[1:] != tuple(limit[1:]):
-                raise CapacityError(f"crops of shape {shape}; the slot takes up to {tuple(limit)}")
-        if sequence.adapter is not None:
-            self.lora_bank.check(sequence.adapter)
-        if len(sequence.prompt_values) > MAX_PROMPT_VALUES:
-            raise CapacityError(
-                f"the prompt gives {len(sequence.prompt_values)} coordinates and sizes; "
-                f"at most {MAX_PROMPT_VALUES} fit"
-            )
+        """Queue a sequence.
+
+        Raises InputError for a prompt that cannot be run and CapacityError for one that can
+        never fit; see :func:`photon_ros.engine.submission.check_submission`.
+        """
+        check_submission(sequence, self._model.spec, self.lora_bank)
         sequence.clock.submitted_s = time.monotonic()
         self.scheduler.add(sequence)
 
@@ -303,6 +297,26 @@ class Engine:
                 self._endings.end_after_fault(sequence, error)
             if step is failed:
                 return
+
+    def recover(self, error: EngineFault) -> None:
+        """Fail everything in flight after a bug of the engine itself, wherever it struck.
+
+        A commit or a launch may have been left half done, so reference counts are not to be
+        trusted: no step survives, and every sequence that owns anything is told and released.
+        """
+        self._fence()
+        self.stats.num_faults += 1
+        named = list(self.scheduler.running)
+        while (slot_id := self.pipeline.newest) is not None:
+            step = self._steps.pop(slot_id, None)
+            self.pipeline.abandon(slot_id)
+            if step is None:
+                continue
+            self._forget_unusable(step.plan)
+            named += [sequence for sequence in step.sequences if sequence.finalized]
+        for sequence in dict.fromkeys(named):
+            sequence.inflight_refs = 0
+            self._endings.end_after_fault(sequence, error)
 
     def _forget_unusable(self, plan: StepPlan) -> None:
         """Let nobody find the prefixes and adapters that a failed step should have written."""

@@ -96,9 +96,20 @@ class Scheduler:
     def resume(self, sequence: Sequence) -> None:
         """Queue the prefill of a running sequence's next phase; nothing may name it any more.
 
-        Raises CapacityError when the phase's first ids do not fit the context.
+        Raises CapacityError when the phase's first ids do not fit the context, or the pages
+        that the sequence was admitted with.
         """
         self._cap_length(sequence)
+        prompt_end = sequence.prompt_start + len(sequence.prompt_ids)
+        room = len(sequence.pages) * self._config.page_size - prompt_end
+        if room < 0:
+            raise CapacityError(
+                f"the next phase needs {prompt_end} positions; the request announced "
+                f"{prompt_end + room}"
+            )
+        if room + 1 < sequence.max_new_tokens:
+            sequence.max_new_tokens = room + 1
+            sequence.length_reason = EndReason.MAX_CONTEXT
         sequence.is_between_phases = False
         self._resuming.append(sequence)
 

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from photon_ros.core.errors import EngineFault, EngineStopped, PhotonError
+from photon_ros.core.errors import EngineStopped, PhotonError
 from photon_ros.engine.endings import fault
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.sequence import Outcome, Sequence
@@ -133,8 +133,11 @@ class EngineWorker:
             action()
         except Exception as cause:  # an engine bug: no request may wait for ever because of it
             logger.exception("the engine failed; every pending request fails with it")
-            error = EngineFault(f"the engine failed: {type(cause).__name__}: {cause}")
-            error.__cause__ = cause
+            error = fault("the engine failed", cause)
+            try:
+                self.engine.recover(error)
+            except Exception:
+                logger.exception("the engine could not put itself in order")
             self._end_all(error)
 
     def _end_all(self, error: PhotonError) -> None:

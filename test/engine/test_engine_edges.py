@@ -106,10 +106,6 @@ BAD_PROMPTS = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Engine.submit does not look at the prompt: a bad one fails every row of its step",
-)
 @pytest.mark.parametrize("name", BAD_PROMPTS)
 def test_a_prompt_that_cannot_be_run_is_refused_when_it_is_submitted(name: str) -> None:
     prompt, values = BAD_PROMPTS[name]
@@ -126,10 +122,6 @@ class ToldTooLittle(TwoPhaseGrammar):
         return 1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a second phase is capped by the context but not by the pages it was admitted with",
-)
 def test_a_grammar_that_announced_too_few_positions_fails_alone() -> None:
     harness = Harness()
     harness.submit(ToldTooLittle(think=2, answer=40), prompt=(1, 2), frame=1)

@@ -378,3 +378,36 @@ def test_a_callback_that_asks_again_while_everything_fails_is_told(opened: Opene
         assert isinstance(one.error, EngineFault)
     for one in again:
         assert one.error is None or isinstance(one.error, EngineFault)
+
+
+@pytest.mark.parametrize("broken", ["_commit_row", "_constraints_ahead", "_finalize_sampling"])
+@pytest.mark.parametrize("at_call", [0, 3, 7])
+def test_a_bug_of_the_engine_in_the_middle_of_a_tick_leaves_nothing_held(
+    broken: str, at_call: int
+) -> None:
+    engine = Engine(HashModel(), CpuDevice(), EngineConfig(**SMALL))
+    working, calls = getattr(engine, broken), iter(range(1000))
+
+    def breaks_once(*args: object) -> object:
+        if next(calls) == at_call:
+            raise RuntimeError("planted bug")
+        return working(*args)
+
+    setattr(engine, broken, breaks_once)
+    worker = EngineWorker(engine)
+    try:
+        asked = [Asked(detect(), prompt=(number + 1,), frame=number % 2) for number in range(6)]
+        for one in asked:
+            worker.submit(one.sequence)
+        assert any("planted bug" in str(one.error) for one in asked)
+        later = Asked(detect(), prompt=(9, 9), frame=1)
+        worker.submit(later.sequence)
+        assert later.error is None
+        assert worker.drain(10)
+        pool = engine.pool
+        pool.check()
+        assert pool.num_free_pages == pool.num_private_pages
+        assert engine.scheduler.num_free_lanes == SMALL["max_rows"]
+        assert all(prefix.num_holders == 0 for prefix in pool._prefixes.values())
+    finally:
+        worker.close()

@@ -1,0 +1,59 @@
+"""What a sequence must be like to be queued: everything a step takes on trust is checked here."""
+
+from __future__ import annotations
+
+from photon_ros.core.errors import CapacityError, InputError
+from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES
+from photon_ros.engine.interfaces import ModelSpec
+from photon_ros.engine.lora import LoraBank
+from photon_ros.engine.sequence import Sequence
+
+
+def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> None:
+    """Refuse a sequence that would fail, or fail its neighbours, once it is in a step.
+
+    Raises:
+        InputError: the prompt is empty, holds ids outside the vocabulary, or gives values that
+            are misplaced or not finite.
+        CapacityError: crops, values or adapter do not fit the engine's buffers.
+    """
+    _check_ids(sequence.prompt_ids, spec.vocab_size)
+    _check_values(sequence)
+    if sequence.source is not None:
+        side = spec.crop_size_px
+        shape = sequence.source.crops.pixels.shape
+        limit = spec.max_crops + 1
+        if not 1 <= shape[0] <= limit or shape[1:] != (side, side, 3):
+            raise CapacityError(
+                f"crops of shape {shape}; the engine takes 1 to {limit} of {(side, side, 3)}"
+            )
+    if sequence.adapter is not None:
+        bank.check(sequence.adapter)
+
+
+def _check_ids(prompt_ids: tuple[int, ...], vocab_size: int) -> None:
+    if not prompt_ids:
+        raise InputError("the prompt has no tokens; at least 1 is needed")
+    outside = [token_id for token_id in prompt_ids if not 0 <= token_id < vocab_size]
+    if outside:
+        raise InputError(
+            f"the prompt holds token id {outside[0]}; the vocabulary is 0 to {vocab_size - 1}"
+        )
+
+
+def _check_values(sequence: Sequence) -> None:
+    values = sequence.prompt_values
+    if len(values) > MAX_PROMPT_VALUES:
+        raise CapacityError(
+            f"the prompt gives {len(values)} coordinates and sizes; at most {MAX_PROMPT_VALUES} fit"
+        )
+    length = len(sequence.prompt_ids)
+    if len({index for index, _ in values}) < len(values):
+        raise InputError("the prompt gives two values for one token")
+    for index, value in values:
+        if not 0 <= index < length:
+            raise InputError(f"a value for token {index}; the prompt has tokens 0 to {length - 1}")
+        if len(value) not in (1, 2) or not all(0 <= number <= 1 for number in value):
+            raise InputError(
+                f"value {value} for token {index}: must be one coordinate or two sizes in [0, 1]"
+            )
