@@ -77,6 +77,13 @@ ros-test: install/.built  ## the tests over real DDS
 gpu-test: $(VENV)/.ready  ## the tests that need a CUDA device
 	@$(IN_ENV) python -m pytest -m gpu $(ARGS)
 
+.PHONY: mutants longrun
+mutants: $(VENV)/.ready  ## every safety edge of the engine removed in turn; all must be noticed
+	@$(IN_ENV) python -m scripts.mutants $(ARGS)
+
+longrun: $(VENV)/.ready  ## random work on the hostile device; ARGS='--steps N --seed S'
+	@$(IN_ENV) python -m scripts.longrun $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: $(VENV)/.ready  ## equality, sync, graphs, leaks and timings on a CUDA device
 	@$(IN_ENV) python -m scripts.gpu_check $(ARGS)
