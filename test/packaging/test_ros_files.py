@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from photon_ros.ros.params import NodeConfig
+from photon_ros.ros.params import NodeConfig, specs
 
 ROOT = Path(__file__).parents[2]
 # rclpy comes with the first, and the generated packages of photon_ros itself with the last two.
@@ -102,3 +102,83 @@ def test_launch_files_evaluate_and_download_nothing() -> None:
         assert not called & {"eval", "exec", "compile", "__import__"}, path.name
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"https?://|\bpip\b|shell=True|PythonExpression|urllib", text)
+
+
+def table_rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table after a heading."""
+    lines = text[text.index(heading) :].splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("|---"))
+    rows = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def written(value: object) -> str:
+    """A default as the tables write it."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(value)}]`" if value else "(empty)"
+    return "(empty)" if value == "" else f"`{value}`"
+
+
+def test_the_tuning_table_holds_every_parameter_with_its_default() -> None:
+    text = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+    rows = table_rows(text, "## Every parameter")
+    wanted = [
+        [f"`{spec.name}`", written(spec.default), "start" if spec.read_only else "live"]
+        for spec in specs()
+    ]
+    assert [row[:3] for row in rows] == wanted
+    assert all(len(row) == 4 and row[3] for row in rows)
+
+
+def test_parameters_in_the_prose_exist() -> None:
+    names = {spec.name for spec in specs()}
+    groups = {name.split(".")[0] for name in names if "." in name}
+    for name in ("install", "tuning", "security"):
+        text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        for word in re.findall(r"`([a-z_]+\.[a-z_0-9]+)`", text):
+            if word.split(".")[0] in groups:
+                assert word in names, f"{name}.md speaks of {word}"
+
+
+def test_the_readme_tables_give_the_defaults_that_hold() -> None:
+    by_name = {spec.name: spec for spec in specs()}
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ((?:`[a-z_.]+`(?:, )?)+) \| (`[^`|]*`|\(empty\)) \|", text, re.MULTILINE
+    )
+    told = [(name, default) for names, default in rows for name in re.findall(r"`([^`]+)`", names)]
+    assert len(told) >= 5, "the table of parameters is gone"
+    for name, default in told:
+        assert name in by_name, f"README.md speaks of {name}"
+        assert default == written(by_name[name].default), name
+
+
+def test_security_policy_names_what_the_node_publishes_and_serves() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    policy = ElementTree.fromstring(re.search(r"<policy.*</policy>", text, re.DOTALL).group(0))
+    allowed = {item.text for item in policy.iter() if item.tag in ("topic", "service", "action")}
+    source = "\n".join(
+        (ROOT / "photon_ros" / "ros" / f"{name}.py").read_text(encoding="utf-8")
+        for name in ("camera_outputs", "controls", "desk")
+    )
+    published = set(re.findall(r'\{prefix\}/([a-z_0-9/]+)"', source))
+    served = set(re.findall(r'"~/([a-z_]+)"', source))
+    assert {"overlay", "mask", "detections"} <= published
+    assert {"infer", "ask", "flush"} <= served
+    assert {f"photon/{name}" for name in published | served} <= allowed
+
+
+def test_dockerfiles_copy_what_is_there_and_start_what_is_installed() -> None:
+    for path in (ROOT / "docker").glob("*.Dockerfile"):
+        text = path.read_text(encoding="utf-8")
+        for copied in re.findall(r"^COPY (docker/\S+)", text, re.MULTILINE):
+            assert (ROOT / copied).is_file()
+        (launched,) = set(re.findall(r"(\w+\.launch\.py)", text))
+        assert (ROOT / "launch" / launched).is_file()
+        assert "photon_ros" in text
