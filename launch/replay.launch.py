@@ -63,11 +63,12 @@ def _start(context: LaunchContext) -> list[Action]:
     given = {name: str(LaunchConfiguration(name).perform(context)).strip() for name in ARGUMENTS}
     share = get_package_share_directory("photon_ros")
     source = PythonLaunchDescriptionSource(os.path.join(share, "launch", "perception.launch.py"))
-    passed = [(name, given[name]) for name in NODE_ARGUMENTS]
+    # The included file sees this one's arguments: without an empty bag it would play it, too.
+    passed = [*((name, given[name]) for name in NODE_ARGUMENTS), ("overlay", "true"), ("bag", "")]
     player = _player(given)
     started: list[Action] = [
         # First: it sets the environment of everything after it.
-        IncludeLaunchDescription(source, launch_arguments=[*passed, ("overlay", "true")]),
+        IncludeLaunchDescription(source, launch_arguments=passed),
         player,
         RegisterEventHandler(
             OnProcessExit(

@@ -196,6 +196,7 @@ def test_a_replay_writes_the_overlays_of_a_bag_and_ends_with_it(tmp_path: Path) 
     )
     output, _ = child.communicate(timeout=90.0)
     assert "Traceback" not in output, output
+    assert output.count("published 8 messages") == 1, "it was played once"
     pictures = sorted(out.glob("*.jpg"))
     assert len(pictures) >= 5, output  # the first may come before the writer is matched
     assert cv2.imread(str(pictures[-1])).shape == (96, 128, 3)
