@@ -18,7 +18,7 @@ setup(
     python_requires=">=3.10,<3.14",
     install_requires=[
         "faster-coco-eval>=1.6",
-        "huggingface_hub>=0.23",
+        "huggingface_hub>=0.26",
         "jinja2>=3.0",
         "matplotlib>=3.5",
         "numpy>=1.21",
@@ -39,6 +39,7 @@ setup(
             "pytest>=8.0",
             "pytest-timeout>=2.3",
             "ruff>=0.5",
+            "transformers>=4.46",
             "types-PyYAML",
         ],
     },
