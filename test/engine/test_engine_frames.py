@@ -133,20 +133,18 @@ def test_a_sibling_that_ran_on_a_failed_frame_does_not_get_an_answer_from_it() -
     assert not state.tokens
 
 
-class PlantedValue:
-    """A value that cannot be written to the host staging."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> float:
-        raise RuntimeError("planted in the staging")
-
-
 @pytest.mark.parametrize("eagerness", [0.0, 0.5])
 def test_a_launch_that_fails_half_queued_leaves_nothing_queued_behind_it(eagerness: float) -> None:
     harness = Harness(eagerness=eagerness)
-    broken = harness.submit(CycleGrammar(), prompt=(1, 5), frame=3, values=((1, PlantedValue()),))
+    broken = harness.submit(CycleGrammar(), prompt=(1, 5), frame=3, values=((1, (0.5,)),))
+    slot = harness.engine._slots[0]
+    staged = slot.stage_values
+
+    def fails_once(*args: object) -> None:
+        slot.stage_values = staged
+        raise RuntimeError("planted in the staging")
+
+    slot.stage_values = fails_once
     harness.tick()  # its frame is queued before its values are staged
     assert isinstance(harness.outcomes[broken].error, EngineFault)
     asked = []
