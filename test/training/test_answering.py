@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         for mlp in (network.region.coord_decoder, network.region.size_decoder):
             mlp.fc2.weight.mul_(20)
         network.text.lm_head.weight.mul_(4)
-        network.text.lm_head.bias[CONFIG.tokenizer.coord_id] = 2.0
+        network.text.lm_head.bias[CONFIG.tokenizer.coord_id] = 4.0
     folder = tmp_path_factory.mktemp("weights")
     export(network, folder)
     return load_nano(folder=folder)

@@ -115,9 +115,9 @@ def test_stages_follow_each_other_and_text_is_left_alone_in_the_first(
 
 def test_training_learns(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.schedule.WARMUP_STEPS", 5)
-    recipe = Recipe(vision_batch=4, vision_tiled_share=0.0, bf16=False)
+    recipe = Recipe(vision_batch=3, vision_tiled_share=0.0, bf16=False, vision_lr_share=2.0)
     trainer = Trainer(tmp_path, pool, recipe, Schedule(max_steps=1000, vision_share=0.9))
-    trainer.run(stop_after_steps=30)
+    trainer.run(stop_after_steps=24)
     with (tmp_path / "log.csv").open(newline="") as file:
         losses = [float(row["dense"]) for row in csv.DictReader(file)]
     assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
