@@ -10,6 +10,7 @@ from photon_ros.core.errors import DeadlineExceeded, EngineStopped, RequestCance
 from photon_ros.core.request import Request
 from photon_ros.core.result import EndReason, Result, Timings
 from photon_ros.engine.interfaces import FrameCrops
+from photon_ros.engine.lora import LoraAdapter
 from photon_ros.engine.sequence import Outcome, PrefixSource, SamplingParams, Sequence
 from photon_ros.engine.worker import EngineWorker
 from photon_ros.models.moondream.crop_cache import CropKey
@@ -24,6 +25,7 @@ class Pending:
         request: what was asked.
         prompt: what the sequence starts with.
         state: the grammar of its answer.
+        adapter: changes the model for this request.
         worker: the engine's thread.
         executor: builds the result, so that the engine's thread does not.
     """
@@ -33,6 +35,7 @@ class Pending:
         request: Request,
         prompt: Prompt,
         state: AnswerState,
+        adapter: LoraAdapter | None,
         worker: EngineWorker,
         executor: Executor,
     ) -> None:
@@ -40,6 +43,7 @@ class Pending:
         self._request = request
         self._prompt = prompt
         self._state = state
+        self._adapter = adapter
         self._worker = worker
         self._executor = executor
         self._submitted_s = time.monotonic()
@@ -54,7 +58,7 @@ class Pending:
         if error is not None:
             self._deliver(error=error)
             return
-        self.enter(PrefixSource(key, crops.result()))
+        self.enter(PrefixSource((key, self._adapter), crops.result()))
 
     def enter(self, source: PrefixSource | None) -> None:
         """Hand the request to the engine, with its image or without one."""
@@ -71,6 +75,7 @@ class Pending:
             state=self._state,
             on_done=self._on_done,
             source=source,
+            adapter=self._adapter,
             sampling=SamplingParams(request.temperature, request.top_p, request.seed),
             deadline_s=request.deadline_s,
         )

@@ -14,22 +14,23 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from photon_ros.core.errors import EngineStopped, InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.cuda_device import CudaDevice
-from photon_ros.engine.device import CpuDevice, Device
+from photon_ros.engine.devices import device_named
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.metrics import EngineStats
+from photon_ros.engine.lora import LoraAdapter
+from photon_ros.engine.metrics import EngineLoad, EngineStats
 from photon_ros.engine.worker import EngineWorker
 from photon_ros.models.loading import load_model
 from photon_ros.models.moondream.checkpoint import Checkpoint
 from photon_ros.models.moondream.crop_cache import CropCache
 from photon_ros.models.moondream.image import ResizeMethod
+from photon_ros.models.moondream.lora_files import load_adapter
 from photon_ros.pending import Pending
 from photon_ros.pictures import Picture, frame_of
 from photon_ros.questions import (
@@ -52,15 +53,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NUM_PREPARE_THREADS = 2
-
-
-class EngineLoad(NamedTuple):
-    """How full the engine is: requests running and waiting, private KV pages owned and there."""
-
-    num_running: int
-    num_waiting: int
-    num_pages_used: int
-    num_pages: int
 
 
 class Photon:
@@ -95,7 +87,7 @@ class Photon:
         resize: ResizeMethod = "exact",
         cuda_graphs: bool = True,
     ) -> None:
-        engine_device = _device(device, cuda_graphs=cuda_graphs)
+        engine_device = device_named(device, cuda_graphs=cuda_graphs)
         if isinstance(model, Checkpoint):
             checkpoint = model
         else:
@@ -107,6 +99,7 @@ class Photon:
         self._worker = EngineWorker(
             Engine(checkpoint.model, engine_device, config or EngineConfig())
         )
+        self._adapters: dict[str, LoraAdapter] = {}
         self.model_name = checkpoint.name
 
     @property
@@ -122,12 +115,28 @@ class Photon:
     @property
     def engine_load(self) -> EngineLoad:
         """How full the engine is at this moment."""
-        engine = self._worker.engine
-        pool, scheduler = engine.pool, engine.scheduler
-        num_used = pool.num_private_pages - pool.num_free_pages
-        return EngineLoad(
-            len(scheduler.running), scheduler.num_waiting, num_used, pool.num_private_pages
-        )
+        return self._worker.engine.load
+
+    def add_adapter(self, folder: str | os.PathLike[str], name: str | None = None) -> str:
+        """Load a LoRA adapter in PEFT's layout; requests name it in ``adapter``.
+
+        Requests with different adapters, and without one, run in the same batch. The engine
+        needs ``EngineConfig.num_lora_slots`` for those in use at once.
+
+        Args:
+            folder: holds ``adapter_config.json`` and ``adapter_model.safetensors``.
+            name: what to call it; None takes the folder's name.
+
+        Returns the name.
+
+        Raises:
+            ModelError: the folder is no LoRA adapter for this family.
+            CapacityError: it does not fit the model or the engine's slots.
+        """
+        adapter = load_adapter(folder, name)
+        self._worker.engine.lora_bank.check(adapter)
+        self._adapters[adapter.name] = adapter
+        return adapter.name
 
     def validate(self, skill: str, prompt: str) -> None:
         """Check a skill and a prompt before any frame is spent on them.
@@ -296,12 +305,16 @@ class Photon:
 
     def _prompt_of(self, request: Request) -> Prompt:
         skill = skill_named(request.skill)
+        if request.adapter is not None and request.adapter not in self._adapters:
+            known = ", ".join(sorted(self._adapters)) or "none"
+            raise InputError(f"there is no adapter {request.adapter!r}; there are: {known}")
         if request.frame is None and skill.needs_frame:
             raise InputError(f"{request.skill} needs a frame")
         return skill.prompt(self._prompting, request, has_frame=request.frame is not None)
 
     def _enter(self, request: Request, prompt: Prompt, state: AnswerState) -> Future[Result]:
-        pending = Pending(request, prompt, state, self._worker, self._pool)
+        adapter = None if request.adapter is None else self._adapters[request.adapter]
+        pending = Pending(request, prompt, state, adapter, self._worker, self._pool)
         if request.frame is None:
             pending.enter(None)
             return pending.future
@@ -312,12 +325,3 @@ class Photon:
             raise EngineStopped("photon was closed") from error
         crops.add_done_callback(lambda cut: pending.enter_with_frame(key, cut))
         return pending.future
-
-
-def _device(name: str, *, cuda_graphs: bool) -> Device:
-    kind = name.partition(":")[0]
-    if kind == "cpu":
-        return CpuDevice()
-    if kind == "cuda":
-        return CudaDevice(name, use_graphs=cuda_graphs)
-    raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")

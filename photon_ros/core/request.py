@@ -29,6 +29,7 @@ class Request:
         reasoning: think aloud before the answer; only "query", and only models that can.
         spatial_refs: what the prompt is about, normalised to the image: points (x, y) and boxes
             (x_min, y_min, x_max, y_max); only "query" and "segment".
+        adapter: name of a LoRA adapter that was added; None asks the model as it is.
     """
 
     skill: str
@@ -43,6 +44,7 @@ class Request:
     deadline_s: float | None = None
     reasoning: bool = False
     spatial_refs: tuple[tuple[float, ...], ...] = ()
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_objects < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_RECORDS = 4096
 
@@ -39,6 +39,15 @@ class StepRecord:
             + (self.sampled_s - self.sample_s)
             + (self.committed_s - self.copied_s)
         )
+
+
+class EngineLoad(NamedTuple):
+    """How full the engine is: requests running and waiting, private KV pages owned and there."""
+
+    num_running: int
+    num_waiting: int
+    num_pages_used: int
+    num_pages: int
 
 
 @dataclass(slots=True)
