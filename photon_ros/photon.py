@@ -115,7 +115,7 @@ class Photon:
     @property
     def engine_load(self) -> EngineLoad:
         """How full the engine is at this moment."""
-        return self._worker.engine.load
+        return self._worker.engine.scheduler.load
 
     def add_adapter(self, folder: str | os.PathLike[str], name: str | None = None) -> str:
         """Load a LoRA adapter in PEFT's layout; requests name it in ``adapter``.

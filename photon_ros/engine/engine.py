@@ -22,7 +22,7 @@ from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Constraint, Model, SampledToken
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.lora import LoraBank
-from photon_ros.engine.metrics import EngineLoad, EngineStats, StepRecord
+from photon_ros.engine.metrics import EngineStats, StepRecord
 from photon_ros.engine.page_pool import PagePool
 from photon_ros.engine.pipeline import Pipeline
 from photon_ros.engine.sampler import Sampler
@@ -70,14 +70,6 @@ class Engine:
         return bool(
             self.pipeline.num_inflight or self.scheduler.num_waiting or self.scheduler.running
         )
-
-    @property
-    def load(self) -> EngineLoad:
-        """How full it is at this moment; may be read from any thread."""
-        pool = self.pool
-        num_used = pool.num_private_pages - pool.num_free_pages
-        waiting, running = self.scheduler.num_waiting, len(self.scheduler.running)
-        return EngineLoad(running, waiting, num_used, pool.num_private_pages)
 
     @property
     def can_launch_or_commit(self) -> bool:

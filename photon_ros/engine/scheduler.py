@@ -20,6 +20,7 @@ from photon_ros.core.errors import CapacityError
 from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.lora_slots import NO_ADAPTER, LoraSlots
+from photon_ros.engine.metrics import EngineLoad
 from photon_ros.engine.page_pool import PagePool, Prefix
 from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
 
@@ -73,6 +74,13 @@ class Scheduler:
     def waiting(self) -> list[Sequence]:
         """Sequences not yet admitted, first to be admitted first."""
         return [sequence for _, _, sequence in self._waiting]
+
+    @property
+    def load(self) -> EngineLoad:
+        """How full the engine is at this moment; may be read from any thread."""
+        pool = self._pool
+        num_used = pool.num_private_pages - pool.num_free_pages
+        return EngineLoad(len(self.running), len(self._waiting), num_used, pool.num_private_pages)
 
     @property
     def num_free_lanes(self) -> int:

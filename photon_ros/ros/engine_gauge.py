@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from photon_ros.engine.metrics import StepRecord
-from photon_ros.photon import EngineLoad, Photon
+from photon_ros.engine.metrics import EngineLoad, StepRecord
+from photon_ros.photon import Photon
 from photon_ros.ros.load import gpu_memory_mb
 from photon_ros.ros.shedder import Shedder
 

@@ -22,8 +22,7 @@ from photon_ros.core.errors import (
 )
 from photon_ros.core.request import Request
 from photon_ros.core.result import Detection, DetectionKind, EndReason, Result, Timings
-from photon_ros.engine.metrics import EngineStats
-from photon_ros.photon import EngineLoad
+from photon_ros.engine.metrics import EngineLoad, EngineStats
 from photon_ros.text_stream import StreamInbox, TextStream
 
 KNOWN = ("person", "nothing", "crowd", "boom")

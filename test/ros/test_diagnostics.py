@@ -171,7 +171,7 @@ def test_the_last_error_stays_until_the_account_is_reset() -> None:
 
 def test_memory_and_recoveries_of_a_gpu_are_told() -> None:
     node = NodeReading("active", "m", "cuda", "cuda", 0, "")
-    from photon_ros.photon import EngineLoad
+    from photon_ros.engine.metrics import EngineLoad
 
     reading = EngineReading(EngineLoad(1, 2, 3, 4), (1000.0, 8000.0), 55.5, 0.25, 2)
     status = engine_status(node, reading)
