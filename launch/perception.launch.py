@@ -9,6 +9,7 @@ An argument left empty keeps the value of params_file. Nothing is downloaded or 
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from typing import Any
 
@@ -27,7 +28,7 @@ from launch_ros.actions import Node
 ARGUMENTS = {
     "namespace": ("", "namespace of the node and its topics"),
     "image_topic": ("image", "camera topic; with compressed transport, without /compressed"),
-    "camera_info_topic": ("camera_info", "calibration of the camera, for the markers"),
+    "camera_info_topic": ("", "calibration; empty takes camera_info beside image_topic"),
     "cameras_file": ("", "YAML file with several cameras, instead of the two topics above"),
     "image_transport": ("", "raw or compressed"),
     "params_file": ("", "parameter file; empty takes the package's config/default.yaml"),
@@ -85,15 +86,9 @@ def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
 
 
 def _photon(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
-    overrides: dict[str, bool | str | list[str]] = _overrides(given)
-    remappings = [("image", given["image_topic"]), ("camera_info", given["camera_info_topic"])]
+    overrides = _overrides(given)
     if cameras:
         overrides["cameras"] = list(cameras)
-        remappings = [
-            (f"{name}/{kind}", topic)
-            for name, topics in cameras.items()
-            for kind, topic in topics.items()
-        ]
     return Node(
         package="photon_ros",
         executable="photon_node",
@@ -103,12 +98,26 @@ def _photon(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
             given["params_file"] or os.path.join(_share(), "config", "default.yaml"),
             overrides,
         ],
-        remappings=remappings,
+        remappings=_remappings(given, cameras),
         arguments=["--ros-args", "--log-level", given["log_level"]],
         respawn=_flag("respawn", given["respawn"]),
         respawn_delay=RESPAWN_DELAY_S,
         output="screen",
     )
+
+
+def _remappings(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> list[tuple[str, str]]:
+    """Return the node's inputs by name, and the topics that they are on."""
+    if cameras:
+        return [
+            (f"{name}/{kind}", topic)
+            for name, topics in cameras.items()
+            for kind, topic in topics.items()
+        ]
+    image_topic = given["image_topic"]
+    # As camera drivers have it: /camera/image_raw and /camera/camera_info.
+    beside = posixpath.join(posixpath.dirname(image_topic), "camera_info")
+    return [("image", image_topic), ("camera_info", given["camera_info_topic"] or beside)]
 
 
 def _cameras(path: str) -> dict[str, dict[str, str]]:

@@ -125,6 +125,25 @@ def test_detections_flow_in_the_namespace_and_ctrl_c_ends_everything() -> None:
         node.destroy_node()
 
 
+@pytest.mark.parametrize(
+    ("image_topic", "camera_info_topic", "wanted"),
+    [
+        ("image", "", "camera_info"),
+        ("/cam/image_raw", "", "/cam/camera_info"),
+        ("cam/image_raw", "", "cam/camera_info"),
+        ("/cam/image_raw", "/calibration", "/calibration"),
+    ],
+)
+def test_camera_info_is_beside_the_image_unless_it_is_named(
+    image_topic: str, camera_info_topic: str, wanted: str
+) -> None:
+    given = {"image_topic": image_topic, "camera_info_topic": camera_info_topic}
+    assert launch_module()._remappings(given, {}) == [
+        ("image", image_topic),
+        ("camera_info", wanted),
+    ]
+
+
 def test_a_cameras_file_names_cameras_and_remaps_their_topics() -> None:
     module = launch_module()
     cameras = module._cameras(str(ROOT / "config" / "cameras.yaml"))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
 from concurrent.futures import Future, wait
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from photon_ros.core.errors import EngineFault, PromptError, RequestCancelled
+from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
+from photon_ros.engine.config import EngineConfig
+from photon_ros.models.nano import load_nano
+from photon_ros.photon import Photon
 from photon_ros.ros.shedder import MAX_LIMIT, NUM_CALM, Shedder, memory_cause
 
 
@@ -154,3 +161,44 @@ def test_the_cause_is_found_however_deep() -> None:
     assert memory_cause(outer) is root
     assert memory_cause(middle.with_traceback(None)) is root
     assert memory_cause(ValueError("unrelated")) is None
+
+
+class TightModel:
+    """A model that runs out of memory when a step encodes more frames than ``max_frames``."""
+
+    def __init__(self, model: Any, max_frames: int) -> None:
+        self._model = model
+        self._max_frames = max_frames
+        self.largest = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def encode_frames(self, crops: Any, tilings: Any) -> Any:
+        self.largest = max(self.largest, len(tilings))
+        if len(tilings) > self._max_frames:
+            raise torch.cuda.OutOfMemoryError("tried to allocate too much")
+        return self._model.encode_frames(crops, tilings)
+
+
+def test_the_real_engine_survives_and_every_frame_is_answered_in_smaller_steps() -> None:
+    checkpoint = load_nano(device="cpu", dtype="float32")
+    model = TightModel(checkpoint.model, max_frames=1)
+    frames = [
+        Frame(np.random.default_rng(seed).integers(0, 255, (64, 64, 3), np.uint8))
+        for seed in range(8)
+    ]
+    config = EngineConfig(max_prefixes_per_step=4)
+    requests = [Request("detect", "person", frame, max_crops=0) for frame in frames]
+    with Photon(checkpoint) as roomy:
+        wanted = [roomy.submit(request).result(timeout=60.0).token_ids for request in requests]
+    with Photon(dataclasses.replace(checkpoint, model=model), config=config) as photon:
+        shedder = Shedder(photon.submit)
+        futures = [shedder.submit(request) for request in requests]
+        results = [future.result(timeout=60.0) for future in futures]
+        assert [result.token_ids for result in results] == wanted
+        assert model.largest > 1, "nothing was tight"
+        assert shedder.num_recoveries >= 1
+        assert shedder.limit < MAX_LIMIT
+        # And the engine goes on as if nothing had been.
+        assert shedder.submit(requests[0]).result(timeout=60.0).token_ids == wanted[0]
