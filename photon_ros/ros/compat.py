@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from rclpy.executors import MultiThreadedExecutor
 from rclpy.node import Node
 
 try:
@@ -28,6 +29,14 @@ def given_parameters(node: Node) -> dict[str, Any]:
     """
     overrides = getattr(node, "_parameter_overrides", {})
     return {name: parameter.value for name, parameter in sorted(overrides.items())}
+
+
+def shut_down(executor: MultiThreadedExecutor) -> None:
+    """Shut an executor down that no longer spins, without waiting for its threads."""
+    try:
+        executor.shutdown(timeout_sec=0.0, wait_for_threads=False)
+    except TypeError:  # Humble, which never waits for them
+        executor.shutdown(timeout_sec=0.0)
 
 
 def event_callbacks(on_incompatible_qos: Callable[[Any], None]) -> SubscriptionEventCallbacks:

@@ -21,6 +21,7 @@ from rclpy.node import Node
 
 from photon_ros.action import Ask
 from photon_ros.core.errors import PhotonError
+from photon_ros.ros.compat import shut_down
 from photon_ros.ros.inquiry import Inquiry, Source
 from photon_ros.srv import Infer
 
@@ -111,7 +112,7 @@ class QuestionDesk:
         self._thread.join(JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             return  # the process ends, and what waits inside with it
-        self._executor.shutdown(timeout_sec=0.0, wait_for_threads=False)
+        shut_down(self._executor)
         self._actions.destroy()
         self._helper.destroy_node()
 

@@ -46,6 +46,12 @@ class Reports:
         return self._node.create_timer(period_s, self._publish, clock=self._clock)
 
     def _publish(self) -> None:
-        array = DiagnosticArray(status=self._statuses())
+        try:
+            array = DiagnosticArray(status=self._statuses())
+        except Exception as error:  # a GPU that cannot be read must not end the node
+            self._node.get_logger().error(
+                f"the diagnostics cannot be gathered: {error!r}", throttle_duration_sec=10.0
+            )
+            return
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)

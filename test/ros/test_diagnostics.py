@@ -17,7 +17,7 @@ from sensor_msgs.msg import Image
 
 from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
-from photon_ros.ros import load
+from photon_ros.ros import engine_gauge, load
 from photon_ros.ros.diagnostics import NodeReading, engine_status
 from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
 
@@ -167,6 +167,21 @@ def test_the_last_error_stays_until_the_account_is_reset() -> None:
         assert "the device is on fire" in values(status)["last_error"]
         it.node.reset_stats()
         status_where(it, "engine", lambda s: not values(s)["last_error"])
+
+
+def test_a_gpu_that_cannot_be_read_does_not_end_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: str) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    with world(diagnostics__period=0.1) as it:
+        status_where(it, "engine", lambda s: True)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine_gauge, "gpu_memory_mb", broken)
+            time.sleep(0.3)
+            it.statuses.clear()
+            assert it.ask(it.publisher(), plain_image(1)).detections
+            assert not it.statuses
+        status_where(it, "engine", lambda s: True)
 
 
 def test_memory_and_recoveries_of_a_gpu_are_told() -> None:
