@@ -31,7 +31,7 @@ from photon_ros.ros.process import exit_now, ros_process, spin
 from photon_ros.ros.reports import Reports
 from photon_ros.ros.ros_parameters import declare_config, set_callback
 
-CLOSE_S = 0.5
+CLOSE_S = 0.3
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 

@@ -64,9 +64,7 @@ def plain_image(red: int, green: int = 0, blue: int = 0, **header: Any) -> Image
 class World:
     """What a test sees: the node, what it published, and a client that talks to it."""
 
-    def __init__(
-        self, photon: FakePhoton, parameters: dict[str, Any], arguments: list[str]
-    ) -> None:
+    def __init__(self, photon: Any, parameters: dict[str, Any], arguments: list[str]) -> None:
         self.photon = photon
         self.namespace = f"/test_{next(_numbers)}"
         given = [*arguments, "-r", f"__ns:={self.namespace}"]
@@ -190,11 +188,15 @@ def world(
     arguments: tuple[str, ...] = (),
     start: bool = True,
     listen: bool = True,
+    photon: Any = None,
     **parameters: Any,
 ) -> Iterator[World]:
-    """A running world; parameters with "__" for ".", as ROS arguments write them."""
+    """A running world; parameters with "__" for ".", as ROS arguments write them.
+
+    Without a ``photon`` of the test's own its engine is a fake one.
+    """
     names = {name.replace("__", "."): value for name, value in parameters.items()}
-    built = World(FakePhoton(service_s), names, list(arguments))
+    built = World(photon or FakePhoton(service_s), names, list(arguments))
     try:
         if start:
             assert built.node.start()
