@@ -18,6 +18,7 @@ from photon_ros.ros.answer import FrameJob
 from photon_ros.ros.markers import marker_array
 from photon_ros.ros.params import NodeConfig
 from photon_ros.ros.pictures import jpeg_message, mask_message, overlay_of, rgb_message
+from photon_ros.ros.topics import compressed_topic
 from photon_ros.ros.vision import detection_2d_array, vision_messages
 
 # Answers are small and reliable: a reader that stalls for a second or two loses none.
@@ -72,7 +73,7 @@ class CameraOutputs:
             self._detections_2d = self._publisher(kind, f"{prefix}/detections_2d")
         self._overlay = self._publisher(Image, f"{prefix}/overlay", _PICTURE_QOS)
         self._overlay_jpeg = self._publisher(
-            CompressedImage, f"{prefix}/overlay/compressed", _PICTURE_QOS
+            CompressedImage, compressed_topic(node, f"{prefix}/overlay"), _PICTURE_QOS
         )
         self._mask = self._publisher(Image, f"{prefix}/mask", _PICTURE_QOS)
         self._markers = self._publisher(MarkerArray, f"{prefix}/markers", _PICTURE_QOS)

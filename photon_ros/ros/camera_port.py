@@ -22,6 +22,7 @@ from photon_ros.ros.intake import Intake
 from photon_ros.ros.latency import LatencyWindow
 from photon_ros.ros.mailbox import Mailbox
 from photon_ros.ros.params import NodeConfig
+from photon_ros.ros.topics import compressed_topic
 
 # Reasons carry sizes: a camera that sends garbage could make up any number of them.
 MAX_BAD_REASONS = 20
@@ -106,15 +107,9 @@ class CameraPort:
 
     def _input_topic(self, image_transport: str) -> str:
         name = f"{self.camera}/image" if self.camera else "image"
-        image_topic: str = self._node.resolve_topic_name(name)
-        if image_transport == "raw":
-            return image_topic
-        compressed = f"{name}/compressed"
-        resolved: str = self._node.resolve_topic_name(compressed)
-        if resolved != self._node.resolve_topic_name(compressed, only_expand=True):
-            return resolved
-        # Remapping image moves image/compressed along, as image_transport has it.
-        return f"{image_topic}/compressed"
+        if image_transport == "compressed":
+            return compressed_topic(self._node, name)
+        return str(self._node.resolve_topic_name(name))
 
     def _on_incompatible_qos(self, event: Any) -> None:
         self.num_qos_mismatches = event.total_count

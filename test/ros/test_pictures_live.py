@@ -136,6 +136,22 @@ def test_overlay_of_several_cameras_goes_to_the_topic_of_its_camera() -> None:
         assert not front
 
 
+@pytest.mark.parametrize(
+    ("arguments", "topic"),
+    [
+        (("-r", "~/overlay:=/eyes/overlay"), "/eyes/overlay/compressed"),
+        (("-r", "~/overlay/compressed:=/small"), "/small"),
+    ],
+)
+def test_the_compressed_overlay_follows_the_overlay_unless_it_is_remapped(
+    arguments: tuple[str, ...], topic: str
+) -> None:
+    with world(arguments=arguments) as it:
+        overlays = subscribe(it, CompressedImage, topic)
+        it.publisher().publish(scene())
+        wait_until(lambda: overlays)
+
+
 def test_mask_holds_the_instances_and_zero_where_there_are_none() -> None:
     with world(skills="[segment]", prompts__segment="[person, nothing]") as it:
         masks = subscribe(it, Image, "photon/mask")
