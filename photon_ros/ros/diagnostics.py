@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from rclpy.utilities import get_rmw_implementation_identifier
 
 from photon_ros.ros.camera_port import CameraPort
 from photon_ros.ros.compat import PROFILE_VARIABLE
@@ -125,6 +126,7 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
 
 def _input_problems(port: CameraPort, intake: IntakeSummary, num_publishers: int) -> list[Problem]:
     problems: list[Problem] = []
+    advice = loss_advice(get_rmw_implementation_identifier())
     if port.num_qos_mismatches:
         problems.append((_ERROR, "a publisher's QoS does not match qos.reliability"))
     if intake.silent_s > SILENT_S:
@@ -132,19 +134,22 @@ def _input_problems(port: CameraPort, intake: IntakeSummary, num_publishers: int
         if num_publishers == 0:
             problems.append((_WARN, "nobody publishes it"))
         elif not port.num_qos_mismatches:
-            problems.append((_WARN, f"{num_publishers} publisher(s) of it; {_profile_advice()}"))
+            problems.append((_WARN, f"{num_publishers} publisher(s) of it; {advice}"))
     elif intake.delivered < MIN_DELIVERED:
         problems.append(
             (
                 _WARN,
                 f"{intake.hz:.1f} of the camera's {intake.stamp_hz:.1f} frames per second arrive; "
-                f"{_profile_advice()}",
+                f"{advice}",
             )
         )
     return problems
 
 
-def _profile_advice() -> str:
+def loss_advice(middleware: str) -> str:
+    """Return what to do where a middleware loses images without a word."""
+    if "fastrtps" not in middleware:
+        return f"{middleware} loses images that its buffers are too small for"
     profile = os.environ.get(PROFILE_VARIABLE, "config/fastdds.xml of photon_ros")
     return (
         "images above 512 KB are lost unless the camera driver is started with "

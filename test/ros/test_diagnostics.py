@@ -18,7 +18,7 @@ from sensor_msgs.msg import Image
 from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
 from photon_ros.ros import engine_gauge, load
-from photon_ros.ros.diagnostics import NodeReading, engine_status
+from photon_ros.ros.diagnostics import NodeReading, engine_status, loss_advice
 from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
@@ -113,6 +113,12 @@ def test_frames_far_below_their_stamp_rate_warn_and_name_the_profile() -> None:
         assert status.level == DiagnosticStatus.WARN
         assert "of the camera's 30.0 frames per second" in status.message
         assert "FASTDDS_DEFAULT_PROFILES_FILE" in status.message
+
+
+def test_the_advice_is_for_the_middleware_that_runs() -> None:
+    assert "FASTDDS_DEFAULT_PROFILES_FILE" in loss_advice("rmw_fastrtps_cpp")
+    assert "FASTDDS" not in loss_advice("rmw_cyclonedds_cpp")
+    assert "rmw_cyclonedds_cpp" in loss_advice("rmw_cyclonedds_cpp")
 
 
 @pytest.mark.parametrize(
