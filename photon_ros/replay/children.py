@@ -116,7 +116,8 @@ class Children:
 
     def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         """Start ``python -m module`` with the interpreter that runs this."""
-        command = [sys.executable, "-m", module, *arguments]
+        # Unbuffered: else what it printed comes into the log after its last words on stderr.
+        command = [sys.executable, "-u", "-m", module, *arguments]
         tied = [sys.executable, "-m", "photon_ros.replay.tied", str(os.getpid()), *command]
         log = self._log_folder / f"{name}.log"
         with log.open("wb") as output:
