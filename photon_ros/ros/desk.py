@@ -1,7 +1,7 @@
 """QuestionDesk: the service ~/infer and the action ~/ask, beside the stream of frames.
 
 Both wait for the engine, which no callback of the perception node may do. They are served by a
-hidden helper node with an executor and threads of its own; names and remappings are those of the
+hidden companion node with an executor and threads of its own; names and remappings are those of the
 perception node.
 """
 
@@ -56,7 +56,7 @@ class QuestionDesk:
         self._open: dict[bytes | int, _Open] = {}
         self._num_open = 0
         self._is_closing = False
-        self._helper = Node(
+        self._companion = Node(
             f"_{node.get_name()}_desk",
             namespace=node.get_namespace(),
             context=node.context,
@@ -65,14 +65,14 @@ class QuestionDesk:
             enable_rosout=False,
         )
         group = ReentrantCallbackGroup()
-        self._helper.create_service(
+        self._companion.create_service(
             Infer,
             node.resolve_service_name("~/infer"),
             self._on_infer,
             callback_group=group,
         )
         self._actions = ActionServer(
-            self._helper,
+            self._companion,
             Ask,
             node.resolve_service_name("~/ask"),
             self._on_ask,
@@ -81,7 +81,7 @@ class QuestionDesk:
             cancel_callback=self._on_cancel,
         )
         self._executor = MultiThreadedExecutor(NUM_THREADS, context=node.context)
-        self._executor.add_node(self._helper)
+        self._executor.add_node(self._companion)
         self._thread = threading.Thread(target=self._spin, name="photon-desk", daemon=True)
         self._thread.start()
 
@@ -114,7 +114,7 @@ class QuestionDesk:
             return  # the process ends, and what waits inside with it
         shut_down(self._executor)
         self._actions.destroy()
-        self._helper.destroy_node()
+        self._companion.destroy_node()
 
     @contextmanager
     def _opened(self, key: bytes | int, give_up: Callable[[], None]) -> Iterator[_Open]:
