@@ -1,0 +1,60 @@
+"""The weights inside the package: small, as the model card says, and really perceiving."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from photon_ros.models.moondream.checkpoint import Checkpoint
+from photon_ros.models.nano import load_nano
+from photon_ros.models.nano.checkpoint import WEIGHTS
+from photon_ros.photon import Photon
+from training.architecture import CONFIG
+from training.evaluate import evaluate_rendered
+from training.export import build_tokenizer
+from training.scene import render_scene
+
+CARD = Path(__file__).resolve().parents[3] / "docs" / "nano.md"
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return load_nano()
+
+
+def test_they_fit_in_the_package() -> None:
+    names = sorted(path.name for path in WEIGHTS.iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 10e6
+
+
+def test_the_card_names_these_weights_by_their_hash() -> None:
+    digest = hashlib.sha256((WEIGHTS / "model.safetensors").read_bytes()).hexdigest()
+    assert digest in CARD.read_text(encoding="utf-8")
+
+
+def test_config_and_tokenizer_are_those_of_the_trainer(checkpoint: Checkpoint) -> None:
+    assert checkpoint.config == CONFIG
+    assert (WEIGHTS / "tokenizer.json").read_text() == build_tokenizer().to_str(pretty=True) + "\n"
+
+
+def test_they_perceive_scenes_never_seen(checkpoint: Checkpoint) -> None:
+    """Well below what the card measures, and far above chance, which is near nothing."""
+    figures = evaluate_rendered(checkpoint, 60, tiled=False, seed=77)
+    assert figures.detect.f1 > 0.45
+    assert figures.point.precision > 0.5
+    assert figures.point.recall > 0.5
+    assert figures.num_false_alarms < 0.28 * figures.num_absent
+
+
+def test_an_empty_room_gives_an_empty_answer(checkpoint: Checkpoint) -> None:
+    import numpy as np
+
+    found = 0
+    with Photon(checkpoint) as photon:
+        for seed in range(6):
+            room = render_scene(320, 240, np.random.default_rng(seed), num_objects=0).image
+            found += len(photon.detect(room, "red cone", max_crops=0)["objects"])
+    assert found <= 1
