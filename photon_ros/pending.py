@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from functools import partial
 
 from photon_ros.core.errors import DeadlineExceeded, EngineStopped, RequestCancelled
 from photon_ros.core.request import Request
@@ -95,10 +96,14 @@ class Pending:
         if outcome.error is not None:
             self._deliver(error=outcome.error)
             return
+        finish = partial(self._finish, sequence, outcome, sequence.inflight_refs)
         try:
-            self._executor.submit(self._finish, sequence, outcome, sequence.inflight_refs)
+            work = self._executor.submit(finish)
         except RuntimeError:  # closing: the pool takes nothing more, the answer is still good
-            self._finish(sequence, outcome, sequence.inflight_refs)
+            finish()
+            return
+        # Closing drops what the pool has queued; that answer is still good, too.
+        work.add_done_callback(lambda done: finish() if done.cancelled() else None)
 
     def _finish(self, sequence: Sequence, outcome: Outcome, num_zombie_steps: int) -> None:
         end_reason = outcome.by_length or EndReason.EOS

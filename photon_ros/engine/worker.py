@@ -143,8 +143,11 @@ class EngineWorker:
     def _end_all(self, error: PhotonError) -> None:
         with self._wake:
             actions, self._inbox = self._inbox, deque()
-        for action in actions:
-            action()  # so that late submissions are told, too
+        for action in actions:  # so that late submissions are told, too
+            try:
+                action()
+            except Exception:  # noqa: PERF203 (the others have to be told all the same)
+                logger.exception("a late submission could not be answered")
         for sequence in list(self._live):
             try:
                 self.engine.cancel(sequence, error)
