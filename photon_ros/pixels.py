@@ -220,9 +220,9 @@ def _rows(
             f"image data has {flat.size} bytes; "
             f"{width}x{height} {encoding} with step {step} needs {most}"
         )
-    if flat.size < most:
-        flat = np.concatenate([flat, np.zeros(most - flat.size, np.uint8)])
-    rows = flat.reshape(num_rows, step)[:, :row_bytes]
+    # A view of the bytes as they are. The step may be huge, and nothing of its size is allocated;
+    # the check of ``least`` above keeps the last row within the data.
+    rows = np.lib.stride_tricks.as_strided(flat, (num_rows, row_bytes), (step, 1))
     if dtype.itemsize == 1:
         return rows
     # A row may start at an odd address when step is odd: copy before reading wide samples.

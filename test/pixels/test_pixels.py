@@ -3,6 +3,7 @@ from __future__ import annotations
 import array
 import io
 import struct
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -400,3 +401,35 @@ def test_wide_grey_is_stretched_over_its_own_range() -> None:
 def test_opening_names_the_file_in_its_errors() -> None:
     with pytest.raises(ImageError, match="picture 7 is not an image"):
         open_image(io.BytesIO(b"text"), "picture 7")
+
+
+@pytest.mark.parametrize("step", [30, 2**30, 2**32 - 1])
+def test_a_huge_step_allocates_nothing_of_its_size(step: int) -> None:
+    data = bytes(range(30))
+    tracemalloc.start()
+    try:
+        pixels = decode_raw(data, encoding="rgb8", width=10, height=1, step=step)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert pixels.tobytes() == data
+
+
+def test_a_huge_step_that_the_data_does_not_fill_is_an_error() -> None:
+    with pytest.raises(ImageError, match=r"image data has 30 bytes; 5x2 rgb8 with step 4294967295"):
+        decode_raw(b"\0" * 30, encoding="rgb8", width=5, height=2, step=2**32 - 1)
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "mono16", "16UC1", "nv12", "bayer_rggb8", "yuyv"])
+def test_a_last_row_without_padding_reads_like_one_with_padding(encoding: str) -> None:
+    num_rows = 6 if encoding == "nv12" else 4
+    row_bytes = {"rgb8": 12, "mono16": 8, "16UC1": 8, "yuyv": 8}.get(encoding, 4)
+    rows = np.random.default_rng(3).integers(0, 256, (num_rows, row_bytes), np.uint8)
+    data = padded(rows, 5)
+
+    def pixels(data: bytes) -> Any:
+        return decode_raw(
+            data, encoding=encoding, width=4, height=4, step=row_bytes + 5, depth_policy="normalize"
+        )
+
+    assert np.array_equal(pixels(data[:-5]), pixels(data))
