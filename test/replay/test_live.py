@@ -29,7 +29,9 @@ def own_children() -> set[str]:
             environment = (folder / "environ").read_bytes()
         except (FileNotFoundError, PermissionError, ProcessLookupError):
             continue
-        if "photon_ros.ros." in command and b"photon_live_" in environment:
+        # Only what a test started: somebody may be evaluating on this machine, too.
+        is_ours = b"PYTEST_CURRENT_TEST" in environment and b"photon_live_" in environment
+        if "photon_ros.ros." in command and is_ours:
             found.add(command)
     return found
 
