@@ -48,6 +48,19 @@ MAX_ADMISSION_S = 1.0
 Decode = Callable[[str, Taken[Arrival], NodeConfig], Decoded]
 
 
+@dataclass(eq=False, slots=True)
+class Admission:
+    """A frame between its mailbox and the last of its submitted requests.
+
+    Attributes:
+        given_up: why the frame was given up meanwhile; nothing of it is submitted from then on.
+    """
+
+    camera: str
+    taken: Taken[Arrival]
+    given_up: PhotonError | None = None
+
+
 class Feeder:
     """Admits frames and turns finished requests into answers.
 
@@ -83,7 +96,7 @@ class Feeder:
             camera: {} for camera in self._mailboxes
         }
         self._turn = list(self._mailboxes)
-        self._is_admitting = False
+        self._admission: Admission | None = None
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="photon-feeder", daemon=True)
         self._thread.start()
@@ -108,7 +121,10 @@ class Feeder:
             return self._changed.wait_for(self._is_idle, timeout=timeout_s)
 
     def flush(self, camera: str, reason: str) -> None:
-        """Drop the camera's waiting frame and give up its open requests, for ``reason``."""
+        """Drop the camera's waiting frame and give up its open requests, for ``reason``.
+
+        A frame that is being decoded is dropped, too.
+        """
         self._mailboxes[camera].flush()
         self._give_up([camera], RequestCancelled(reason))
 
@@ -118,6 +134,8 @@ class Feeder:
 
     def _give_up(self, cameras: list[str], error: PhotonError) -> None:
         with self._changed:
+            if self._admission is not None and self._admission.camera in cameras:
+                self._admission.given_up = error
             entries = [item for camera in cameras for item in self._open[camera].items()]
         for job, futures in entries:
             # The answer first: cancelling reports too, with a reason that says less. A request
@@ -127,7 +145,7 @@ class Feeder:
                 future.cancel()
 
     def _is_idle(self) -> bool:
-        return not self._is_admitting and not any(self._open.values())
+        return self._admission is None and not any(self._open.values())
 
     def _run(self) -> None:
         while True:
@@ -140,12 +158,15 @@ class Feeder:
                 # Whoever just had a turn is asked last.
                 self._turn.remove(camera)
                 self._turn.append(camera)
-                self._is_admitting = True
+                taken = self._mailboxes[camera].take()
+                if taken is None:  # flushed since it was seen
+                    continue
+                admission = self._admission = Admission(camera, taken)
             try:
-                self._admit(camera)
+                self._admit(admission)
             finally:
                 with self._changed:
-                    self._is_admitting = False
+                    self._admission = None
                     self._changed.notify_all()
 
     def _next_camera(self) -> str | None:
@@ -155,11 +176,9 @@ class Feeder:
                 return camera
         return None
 
-    def _admit(self, camera: str) -> None:
+    def _admit(self, admission: Admission) -> None:
+        camera, taken = admission.camera, admission.taken
         mailbox = self._mailboxes[camera]
-        taken = mailbox.take()
-        if taken is None:
-            return
         live = self._live_config()
         began_s = time.monotonic()
         try:
@@ -167,9 +186,6 @@ class Feeder:
         except Exception as error:  # whatever a camera sends, the next frame gets its turn
             mailbox.drop(DropReason.BAD)
             self._on_bad_frame(camera, str(error) if isinstance(error, BadFrame) else repr(error))
-            return
-        if self._is_stopping:
-            mailbox.drop(DropReason.RESET)
             return
         now_s = time.monotonic()
         if _is_stale(taken.item, decoded, live.config, now_s):
@@ -189,15 +205,28 @@ class Feeder:
             on_answered=self._close_job,
             on_shed=self._shed_job,
         )
-        self._submit(job, live.config)
-
-    def _submit(self, job: FrameJob, config: NodeConfig) -> None:
         futures: list[Future[Result]] = []
         with self._changed:
-            self._open[job.camera][job] = futures
+            is_wanted = admission.given_up is None and not self._is_stopping
+            if is_wanted:
+                self._open[camera][job] = futures
+        if is_wanted:
+            self._submit(admission, job, futures, live.config)
+        else:
+            mailbox.drop(DropReason.RESET)
+
+    def _submit(
+        self,
+        admission: Admission,
+        job: FrameJob,
+        futures: list[Future[Result]],
+        config: NodeConfig,
+    ) -> None:
         timeout_s = config.request_timeout_ms / 1e3
         for skill_index, (skill, prompts) in enumerate(job.asked):
             for prompt_index, prompt in enumerate(prompts):
+                if admission.given_up is not None:
+                    return
                 request = Request(
                     skill,
                     prompt,
@@ -212,8 +241,13 @@ class Feeder:
                 except Exception as error:  # becomes the answer's status and reason
                     job.settle(skill_index, prompt_index, error)
                     continue
-                futures.append(future)
+                with self._changed:
+                    futures.append(future)
+                    reason = admission.given_up
                 future.add_done_callback(partial(job.receive, skill_index, prompt_index))
+                if reason is not None:  # given up during submit: nobody else cancels this one
+                    job.abandon(reason)
+                    future.cancel()
 
     def _shed_job(self, job: FrameJob) -> None:
         self._mailboxes[job.camera].drop(DropReason.STALE)

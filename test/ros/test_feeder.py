@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from fake_photon import FakePhoton
 
 from photon_ros.core.frame import Frame
+from photon_ros.core.request import Request
+from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, AnswerStatus
 from photon_ros.ros.arrival import Arrival, BadFrame, Decoded
-from photon_ros.ros.feeder import Feeder, LiveConfig
+from photon_ros.ros.feeder import Decode, Feeder, LiveConfig
 from photon_ros.ros.mailbox import Mailbox, Taken
 from photon_ros.ros.params import NodeConfig
 
@@ -37,7 +40,13 @@ def decode(camera: str, taken: Taken[Arrival], config: NodeConfig) -> Decoded:
 class Rig:
     """Mailboxes, a feeder and an engine; answers are settled as the node would."""
 
-    def __init__(self, photon: FakePhoton, cameras: tuple[str, ...], config: NodeConfig) -> None:
+    def __init__(
+        self,
+        photon: FakePhoton,
+        cameras: tuple[str, ...],
+        config: NodeConfig,
+        decode: Decode,
+    ) -> None:
         self.photon = photon
         self.live = LiveConfig(config, 7)
         self.mailboxes: dict[str, Mailbox[Arrival]] = {name: Mailbox() for name in cameras}
@@ -82,11 +91,15 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 
 @contextmanager
 def rig(
-    cameras: tuple[str, ...] = ("",), *, service_s: float = 0.0, **changes: object
+    cameras: tuple[str, ...] = ("",),
+    *,
+    service_s: float = 0.0,
+    decode: Decode = decode,
+    **changes: object,
 ) -> Iterator[Rig]:
     photon = FakePhoton(service_s)
     config = NodeConfig().changed({name.replace("__", "."): v for name, v in changes.items()})
-    built = Rig(photon, cameras, config)
+    built = Rig(photon, cameras, config, decode)
     try:
         yield built
     finally:
@@ -247,6 +260,84 @@ def test_closing_drops_the_waiting_frame_and_cancelling_answers_the_open_ones() 
         counts = built.mailboxes[""].counts()
         assert (counts.received, counts.failed, counts.reset) == (2, 1, 1)
         assert (counts.in_flight, counts.mailboxed) == (0, 0)
+
+
+def test_frames_given_up_while_they_are_submitted_leave_no_request_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rig(prompts__detect=["person", "nothing"]) as built:
+        built.photon.may_answer.clear()
+        is_submitting, may_return = threading.Event(), threading.Event()
+        futures: list[Future[Result]] = []
+        submit = built.photon.submit
+
+        def slow_submit(request: Request) -> Future[Result]:
+            futures.append(submit(request))
+            is_submitting.set()
+            assert may_return.wait(5.0)
+            return futures[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(built.photon, "submit", slow_submit)
+            built.put(1)
+            assert is_submitting.wait(5.0)
+            built.feeder.flush("", "a jump")
+            assert not built.feeder.wait_idle(0.02), "idle while a request was being submitted"
+            may_return.set()
+            assert built.feeder.wait_idle(5.0)
+        assert [future.cancelled() for future in futures] == [True]
+        assert [answer.error for answer in built.answers] == [
+            "person: RequestCancelled: a jump; nothing: RequestCancelled: a jump"
+        ]
+        counts = built.mailboxes[""].counts()
+        assert (counts.failed, counts.reset, counts.in_flight) == (1, 0, 0)
+        built.photon.may_answer.set()
+        built.put(2)
+        built.settle()
+        assert built.seen() == [1, 2]
+        assert built.answers[1].status is AnswerStatus.OK
+
+
+@pytest.mark.parametrize("give_up", ["flush", "cancel"])
+def test_a_frame_that_is_decoded_when_its_camera_is_given_up_is_dropped_once(give_up: str) -> None:
+    is_decoding, may_decode = threading.Event(), threading.Event()
+
+    def slow_decode(camera: str, taken: Taken[Arrival], config: NodeConfig) -> Decoded:
+        is_decoding.set()
+        assert may_decode.wait(5.0)
+        return decode(camera, taken, config)
+
+    with rig(("left", "right"), decode=slow_decode) as built:
+        built.put(1, "left")
+        assert is_decoding.wait(5.0)
+        if give_up == "flush":
+            built.feeder.flush("left", "a jump")
+        else:
+            built.feeder.cancel()
+        built.put(2, "left")  # came afterwards: wanted
+        may_decode.set()
+        built.settle()
+        counts = built.mailboxes["left"].counts()
+        assert (counts.received, counts.reset, counts.completed, counts.failed) == (2, 1, 1, 0)
+        assert built.seen("left") == [2]
+        assert len(built.photon.requests) == 1
+
+
+def test_giving_up_one_camera_leaves_the_frame_of_another_that_is_decoded() -> None:
+    is_decoding, may_decode = threading.Event(), threading.Event()
+
+    def slow_decode(camera: str, taken: Taken[Arrival], config: NodeConfig) -> Decoded:
+        is_decoding.set()
+        assert may_decode.wait(5.0)
+        return decode(camera, taken, config)
+
+    with rig(("left", "right"), decode=slow_decode) as built:
+        built.put(1, "left")
+        assert is_decoding.wait(5.0)
+        built.feeder.flush("right", "a jump")
+        may_decode.set()
+        built.settle()
+        assert built.seen("left") == [1]
 
 
 def test_account_is_balanced_at_any_moment_of_an_overload() -> None:
