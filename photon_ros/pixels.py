@@ -16,7 +16,8 @@ from __future__ import annotations
 import array
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Union
 
@@ -33,6 +34,14 @@ DepthPolicy = Literal["reject", "normalize"]
 
 MAX_PIXELS: Final = 50_000_000
 """Pixels above which an image is refused, unless the caller says otherwise."""
+
+PICTURE_FORMATS: Final = (
+    "PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "AVIF", "JPEG2000", "TGA", "ICO",
+)  # fmt: skip
+"""Formats of picture files that are opened, by Pillow's names (PPM is the whole PNM family).
+
+No format that is a program for another interpreter (EPS) or that nobody stores pictures in.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,19 +257,26 @@ def decode_compressed(
 ) -> Pixels:
     """Return the RGB pixels of a sensor_msgs/CompressedImage, (height, width, 3) uint8.
 
-    Any format Pillow reads; what the bytes say counts, not what ``image_format`` says, except that
-    "compressedDepth" is refused (its bytes are not a plain image) and that a 16-bit picture
-    whose format starts with 16UC1 is depth. An orientation tag is not applied: calibration and
-    detections are in the sensor's pixels.
+    Any of PICTURE_FORMATS; what the bytes say counts, not what ``image_format`` says, except that
+    "compressedDepth" is refused (its bytes are not a plain image) and that a picture of one
+    channel whose format starts with 16UC1 is depth. An orientation tag is not applied:
+    calibration and detections are in the sensor's pixels.
     """
     if "compressedDepth" in image_format:
         raise ImageError(
             f"compressed format {image_format!r} is not supported: publish the depth raw"
         )
     stream = io.BytesIO(_flat_bytes(data).tobytes())
-    with open_image(stream, "compressed image", max_pixels) as image:
+    name = "compressed image"
+    with open_image(stream, name, max_pixels) as image, reading(name):
         if image_format.startswith("16UC1"):
             _check_depth(True, "16UC1", depth_policy)
+            num_channels = len(image.getbands())
+            if num_channels != 1:
+                raise ImageError(
+                    f"{name} of format {image_format!r} needs 1 channel, "
+                    f"the picture has {num_channels} ({image.mode})"
+                )
             return _normalized_depth(np.asarray(image, dtype=np.uint16))
         return rgb_from_pillow(image)
 
@@ -272,26 +288,47 @@ def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS
     """
     if isinstance(source, io.BytesIO) and not source.getbuffer().nbytes:
         raise ImageError(f"{name} is empty (0 bytes)")
-    try:
+    with reading(name):
         with warnings.catch_warnings():
             # Pillow's own limit is looser than ours, and only a warning up to twice its size.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(source)
+            image = Image.open(source, formats=_openable())
         try:
-            check_size(image.width, image.height, max_pixels)
+            try:
+                check_size(image.width, image.height, max_pixels)
+            except ImageError as error:
+                raise ImageError(f"{name}: {error}") from error
             image.load()
         except BaseException:
             image.close()
             raise
-    except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
+    return image
+
+
+def _openable() -> list[str]:
+    """Return the formats of PICTURE_FORMATS that this Pillow was built with."""
+    Image.init()
+    return [kind for kind in PICTURE_FORMATS if kind in Image.OPEN]
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a picture is read into an ImageError of one line.
+
+    Pillow's readers, and the C libraries behind them, have no common base of their errors: a
+    damaged file ends in OSError as well as in RuntimeError, TypeError, AssertionError and more.
+    """
+    try:
+        yield
+    except ImageError:
+        raise
     except UnidentifiedImageError as error:
         raise ImageError(f"{name} is not an image of a known format") from error
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name} is too large: {error}") from error
-    except (OSError, SyntaxError, ValueError, MemoryError) as error:
-        raise ImageError(f"{name} cannot be read: {error}") from error
-    return image
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ImageError(f"{name} cannot be read: {reason}") from error
 
 
 def rgb_from_pillow(image: Image.Image) -> Pixels:

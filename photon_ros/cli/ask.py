@@ -60,7 +60,9 @@ def _add_parser(commands: Commands, skill: str, what: str) -> argparse.ArgumentP
         skill, help=what, description=f"{what.capitalize()}."
     )
     may_be_none = f", or {NO_IMAGE} to ask about none" if skill == "query" else ""
-    parser.add_argument("image", metavar="IMAGE", help=f"any image Pillow reads{may_be_none}")
+    parser.add_argument(
+        "image", metavar="IMAGE", help=f"PNG, JPEG, WebP, TIFF, GIF, ...{may_be_none}"
+    )
     add_model_arguments(parser)
     parser.add_argument(
         "--revision", metavar="REV", help="commit, tag or branch of a hub id (default: pinned)"

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import ImageOps
 
 from photon_ros.core.errors import ImageError
-from photon_ros.pixels import Pixels, check_size, open_image, rgb_from_pillow
+from photon_ros.pixels import Pixels, check_size, open_image, reading, rgb_from_pillow
 
 
 def load_image(path: Path) -> Pixels:
@@ -24,6 +24,6 @@ def load_image(path: Path) -> Pixels:
             raise ImageError(f"{name} is empty (0 bytes)")
     except OSError as error:
         raise ImageError(f"{name} cannot be read: {error.strerror}") from error
-    with open_image(str(path), name) as image:
+    with open_image(str(path), name) as image, reading(name):
         check_size(image.width, image.height)
         return rgb_from_pillow(ImageOps.exif_transpose(image))

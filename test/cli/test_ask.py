@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_every_kind_of_picture_becomes_rgb(
     assert (loaded.shape, loaded.dtype) == ((4, 6, 3), np.uint8)
     if expected is not None:
         assert tuple(loaded[0, 0]) == expected
+
+
+def test_a_damaged_orientation_block_is_an_image_error(tmp_path: Path) -> None:
+    # The picture is to be turned, and its width is noted as text: this shows only while turning.
+    tags = struct.pack("<HHI4sHHI4s", 0x0112, 3, 1, b"\6\0\0\0", 0x0100, 2, 4, b"abc\0")
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x02\0" + tags + b"\0\0\0\0"
+    with pytest.raises(ImageError, match=r"image .*a\.jpg cannot be read"):
+        saved(tmp_path / "a.jpg", Image.fromarray(PICTURE), exif=exif)
 
 
 def test_a_picture_above_fifty_megapixels_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from photon_ros.core.errors import ImageError
 from photon_ros.pixels import (
@@ -433,3 +433,81 @@ def test_a_last_row_without_padding_reads_like_one_with_padding(encoding: str) -
         )
 
     assert np.array_equal(pixels(data[:-5]), pixels(data))
+
+
+class FailingFile(ImageFile.ImageFile):
+    """A picture whose reader fails in the way that ``error`` says, as damaged files make some."""
+
+    format = "PPM"
+    error: Exception
+
+    def _open(self) -> None:
+        self._size, self._mode = (4, 4), "RGB"
+
+    def load(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("no\nmemory"), "cannot be read: no memory"),
+        (NotImplementedError("pixel format 9"), "cannot be read: pixel format 9"),
+        (TypeError("an integer is required"), "cannot be read: an integer is required"),
+        (AssertionError(), "cannot be read: AssertionError"),
+        (struct.error("unpack needs 4 bytes"), "cannot be read: unpack needs 4 bytes"),
+        (KeyError(7), "cannot be read: 7"),
+    ],
+)
+def test_whatever_a_reader_raises_is_an_image_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    monkeypatch.setattr(FailingFile, "error", error, raising=False)
+    Image.init()
+    monkeypatch.setitem(
+        Image.OPEN, "PPM", (FailingFile, lambda start: start.startswith(b"P6 damaged"))
+    )
+    for read in (decode_compressed, lambda data: open_image(io.BytesIO(data), "compressed image")):
+        with pytest.raises(ImageError) as raised:
+            read(b"P6 damaged, and more")
+        assert str(raised.value) == f"compressed image {reason}"
+
+
+def test_a_tiff_with_any_byte_of_its_tags_changed_is_read_or_an_image_error() -> None:
+    data = encoded(GRADIENT, "TIFF")
+
+    def error_of(damaged: bytes) -> str:
+        try:
+            decode_compressed(damaged)
+        except ImageError as error:
+            return str(error)
+        return ""
+
+    errors = [
+        error_of(data[:place] + bytes([value]) + data[place + 1 :])
+        for place in range(8, min(len(data), 250))
+        for value in (0, 2, 12, 255)
+    ]
+    assert any(errors)
+    assert not any("\n" in error for error in errors)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PCX", "SGI", "DDS"])
+def test_a_format_off_the_list_is_not_opened(kind: str) -> None:
+    with pytest.raises(ImageError, match="compressed image is not an image of a known format"):
+        decode_compressed(encoded(GRADIENT, kind))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "TGA", "ICO"])
+def test_the_formats_on_the_list_are_opened(kind: str) -> None:
+    assert decode_compressed(encoded(GRADIENT, kind)).ndim == 3
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 4), ("LA", 2)])
+def test_depth_of_more_than_one_channel_is_an_error(mode: str, channels: int) -> None:
+    stream = io.BytesIO()
+    Image.new(mode, (4, 3)).save(stream, "PNG")
+    with pytest.raises(
+        ImageError, match=rf"needs 1 channel, the picture has {channels} \({mode}\)"
+    ):
+        decode_compressed(stream.getvalue(), image_format="16UC1; png", depth_policy="normalize")
