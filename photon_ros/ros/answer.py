@@ -123,12 +123,14 @@ class FrameJob:
             ready = self._ready_skills(skill_index, is_last=is_last)
             answers = [self._answer(index) for index in ready]
             self.answers += answers
-        for answer in answers:
-            self._on_answer(answer)
-        if is_last and ready:
-            self._on_answered(self)
-        elif is_last:
-            self._on_shed(self)
+        try:
+            for answer in answers:
+                self._on_answer(answer)
+        finally:  # or the frame would stay open for good
+            if is_last and ready:
+                self._on_answered(self)
+            elif is_last:
+                self._on_shed(self)
 
     def _ready_skills(self, skill_index: int, *, is_last: bool) -> list[int]:
         """Return the skills to answer now; none at the end means that the frame was shed.

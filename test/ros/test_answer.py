@@ -1,6 +1,7 @@
 """From futures to answers: one per skill, the worst status of its prompts, exactly once."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import numpy as np
@@ -22,6 +23,7 @@ class Watched:
 
     def __init__(self, asked: tuple[tuple[str, tuple[str, ...]], ...] = ASKED) -> None:
         self.answers: list[Answer] = []
+        self.on_answer: Callable[[Answer], None] = self.answers.append
         self.num_answered = 0
         self.num_shed = 0
         self.job = FrameJob(
@@ -34,7 +36,7 @@ class Watched:
             receive_stamp_ns=0,
             mailbox_ms=0.0,
             decode_image_ms=0.0,
-            on_answer=self.answers.append,
+            on_answer=lambda answer: self.on_answer(answer),
             on_answered=self._answered,
             on_shed=self._shed,
         )
@@ -51,6 +53,20 @@ class Watched:
 def result(prompt: str, end_reason: EndReason = EndReason.EOS, total_ms: float = 1.0) -> Result:
     timings = Timings(total_ms=total_ms, prefill_ms=total_ms, num_tokens=4, zombie_steps=1)
     return Result("detect", prompt, end_reason=end_reason, timings=timings)
+
+
+def test_a_frame_is_closed_even_if_its_answer_could_not_be_handed_out() -> None:
+    watched = Watched((("detect", ("person",)),))
+
+    def fail(answer: Answer) -> None:
+        raise RuntimeError("nobody takes it")
+
+    watched.on_answer = fail
+    with pytest.raises(RuntimeError, match="nobody takes it"):
+        watched.job.settle(0, 0, result("person"))
+    assert (watched.num_answered, watched.num_shed) == (1, 0)
+    watched.job.settle(0, 0, result("person"))
+    assert watched.num_answered == 1
 
 
 def test_a_skill_is_answered_with_its_last_prompt_and_not_before() -> None:
