@@ -37,7 +37,8 @@ class NodeReading:
         state: "unconfigured", "inactive", "active", or "disabled" (active with its input closed).
         model, device, actual_device: what was asked for, and what it runs on.
         num_clock_jumps: backward jumps of ROS time.
-        last_error: the latest reason why a frame failed or a model did not load; "" for none.
+        last_error: the latest reason why a frame, a drawing or a publication failed, or a model
+            did not load; "" for none.
     """
 
     state: str

@@ -20,7 +20,7 @@ from typing import Protocol
 from photon_ros.core.errors import EngineStopped, PhotonError, RequestCancelled
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
-from photon_ros.ros.answer import Answer, FrameJob
+from photon_ros.ros.answer import Answer, AnswerStatus, FrameJob
 from photon_ros.ros.arrival import Arrival, BadFrame, Decoded, transport_ms
 from photon_ros.ros.mailbox import DropReason, Mailbox, Taken
 from photon_ros.ros.params import NodeConfig
@@ -54,11 +54,18 @@ class Admission:
 
     Attributes:
         given_up: why the frame was given up meanwhile; nothing of it is submitted from then on.
+        job: keeps the frame's account from now on; None before.
     """
 
     camera: str
     taken: Taken[Arrival]
     given_up: PhotonError | None = None
+    job: FrameJob | None = None
+
+    @property
+    def is_given_up(self) -> bool:
+        """True once ``given_up`` has a reason."""
+        return self.given_up is not None
 
 
 class Feeder:
@@ -70,6 +77,7 @@ class Feeder:
         live_config: gives the config in force, read once per frame.
         deliver: takes each answer; called on the engine's threads and on the feeder's.
         on_bad_frame: told the camera and the reason, on the feeder's thread.
+        on_defect: told of an error that is nobody's answer; its frame has failed.
         max_in_engine: frames of one camera with open requests.
     """
 
@@ -82,6 +90,7 @@ class Feeder:
         live_config: Callable[[], LiveConfig],
         deliver: Callable[[Answer], None],
         on_bad_frame: Callable[[str, str], None],
+        on_defect: Callable[[Exception], None],
         max_in_engine: int,
     ) -> None:
         self._photon = photon
@@ -90,6 +99,7 @@ class Feeder:
         self._live_config = live_config
         self._deliver = deliver
         self._on_bad_frame = on_bad_frame
+        self._on_defect = on_defect
         self._max_in_engine = max_in_engine
         self._changed = threading.Condition()
         self._open: dict[str, dict[FrameJob, list[Future[Result]]]] = {
@@ -164,6 +174,8 @@ class Feeder:
                 admission = self._admission = Admission(camera, taken)
             try:
                 self._admit(admission)
+            except Exception as error:  # the thread outlives it: a silent node looks healthy
+                self._fail(admission, error)
             finally:
                 with self._changed:
                     self._admission = None
@@ -184,8 +196,9 @@ class Feeder:
         try:
             decoded = self._decode(camera, taken, live.config)
         except Exception as error:  # whatever a camera sends, the next frame gets its turn
-            mailbox.drop(DropReason.BAD)
+            # Told first: if that fails, the frame is still in flight and counted once, as failed.
             self._on_bad_frame(camera, str(error) if isinstance(error, BadFrame) else repr(error))
+            mailbox.drop(DropReason.BAD)
             return
         now_s = time.monotonic()
         if _is_stale(taken.item, decoded, live.config, now_s):
@@ -201,15 +214,16 @@ class Feeder:
             receive_stamp_ns=taken.item.receive_stamp_ns,
             mailbox_ms=(began_s - taken.item.receive_s) * 1e3,
             decode_image_ms=(now_s - began_s) * 1e3,
-            on_answer=self._deliver,
+            on_answer=self._hand_out,
             on_answered=self._close_job,
             on_shed=self._shed_job,
         )
         futures: list[Future[Result]] = []
         with self._changed:
-            is_wanted = admission.given_up is None and not self._is_stopping
+            is_wanted = not (admission.is_given_up or self._is_stopping)
             if is_wanted:
                 self._open[camera][job] = futures
+                admission.job = job
         if is_wanted:
             self._submit(admission, job, futures, live.config)
         else:
@@ -225,7 +239,7 @@ class Feeder:
         timeout_s = config.request_timeout_ms / 1e3
         for skill_index, (skill, prompts) in enumerate(job.asked):
             for prompt_index, prompt in enumerate(prompts):
-                if admission.given_up is not None:
+                if admission.is_given_up:
                     return
                 request = Request(
                     skill,
@@ -248,6 +262,27 @@ class Feeder:
                 if reason is not None:  # given up during submit: nobody else cancels this one
                     job.abandon(reason)
                     future.cancel()
+
+    def _fail(self, admission: Admission, error: Exception) -> None:
+        self._on_defect(error)
+        job = admission.job
+        if job is None:
+            self._mailboxes[admission.camera].finish(completed=False)
+            return
+        with self._changed:
+            futures = self._open[job.camera].get(job, [])
+        job.abandon(error)
+        for future in futures:
+            future.cancel()
+
+    def _hand_out(self, answer: Answer) -> None:
+        try:
+            self._deliver(answer)
+        except Exception as error:
+            self._on_defect(error)
+            # Nobody else will count it.
+            if answer.job.published(AnswerStatus.ERROR) is not None:
+                self._mailboxes[answer.job.camera].finish(completed=False)
 
     def _shed_job(self, job: FrameJob) -> None:
         self._mailboxes[job.camera].drop(DropReason.STALE)

@@ -35,7 +35,7 @@ class FramePath:
     Args:
         ports: one for each camera, by its name.
         live: gives the config in force, read once per frame.
-        note_error: told why a frame failed.
+        note_error: told why a frame, a drawing or a publication failed.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class FramePath:
             live_config=live,
             deliver=self._deliver,
             on_bad_frame=self._on_bad_frame,
+            on_defect=self._on_defect,
             # A second frame in the engine overlaps with the first one on a GPU. On the CPU they
             # share the cores, and both answers would come later.
             max_in_engine=1 if engine.device == "cpu" else 2,
@@ -135,6 +136,12 @@ class FramePath:
         self._ports[camera].note_bad(reason)
         self._logger.warning(f"bad frame dropped: {reason}", throttle_duration_sec=5.0)
 
+    def _on_defect(self, error: Exception) -> None:
+        self._note_error(f"a frame could not be admitted or answered: {error!r}")
+        self._logger.error(
+            f"a frame could not be admitted or answered: {error!r}", throttle_duration_sec=5.0
+        )
+
     # Out
 
     def _deliver(self, answer: Answer) -> None:
@@ -146,6 +153,7 @@ class FramePath:
         self._outbox_filled.trigger()
 
     def _on_drawing_failed(self, error: Exception) -> None:
+        self._note_error(f"cannot draw: {error}")
         self._logger.warning(f"cannot draw: {error}", throttle_duration_sec=5.0)
 
     def _publish_waiting(self) -> None:
@@ -157,6 +165,7 @@ class FramePath:
                 else:
                     self._publish_answer(item)
             except Exception as error:  # one bad answer must not end the node
+                self._note_error(f"an answer could not be published: {error!r}")
                 self._logger.error(f"an answer could not be published: {error!r}")
 
     def _publish_answer(self, answer: Answer) -> None:

@@ -12,12 +12,12 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from ros_world import World, plain_image, wait_until, world
+from ros_world import RELIABLE, World, plain_image, wait_until, world
 from sensor_msgs.msg import Image
 
 from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
-from photon_ros.ros import engine_gauge, load
+from photon_ros.ros import camera_outputs, camera_port, engine_gauge, feeder, load
 from photon_ros.ros.diagnostics import NodeReading, engine_status, loss_advice
 from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
 
@@ -173,6 +173,45 @@ def test_the_last_error_stays_until_the_account_is_reset() -> None:
         assert "the device is on fire" in values(status)["last_error"]
         it.node.reset_stats()
         status_where(it, "engine", lambda s: not values(s)["last_error"])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "reason"),
+    [
+        (feeder, "FrameJob", "a frame could not be admitted or answered: RuntimeError('broken')"),
+        (camera_port, "array_from_answer", "an answer could not be published: "),
+        (camera_outputs, "overlay_of", "cannot draw: broken"),
+    ],
+)
+def test_a_defect_of_a_thread_shows_as_the_last_error_and_the_node_goes_on(
+    module: Any, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("broken")
+
+    with world(diagnostics__period=0.1) as it:
+        overlays: list[Image] = []
+        it.client.create_subscription(Image, "photon/overlay", overlays.append, RELIABLE)
+        publisher = it.publisher()
+        # The first ones may come before the match.
+        wait_until(lambda: it.ask(publisher, plain_image(1)) and overlays)
+        it.node.reset_stats()
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, broken)
+            publisher.publish(plain_image(2))
+            status = status_where(it, "engine", lambda s: values(s)["last_error"])
+        assert values(status)["last_error"].startswith(reason)
+        assert "broken" in values(status)["last_error"]
+        assert it.ask(publisher, plain_image(3)).detections
+        num_failed = 0 if module is camera_outputs else 1
+        expected = (2, 2 - num_failed, num_failed, 0)
+        wait_until(
+            lambda: any(
+                (item.received, item.completed, item.failed, item.in_flight) == expected
+                for item in list(it.stats)
+            ),
+            what=f"an account of {expected}",
+        )
 
 
 def test_a_gpu_that_cannot_be_read_does_not_end_the_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,17 +53,34 @@ class Rig:
         self.mailboxes: dict[str, Mailbox[Arrival]] = {name: Mailbox() for name in cameras}
         self.answers: list[Answer] = []
         self.bad: list[tuple[str, str]] = []
+        self.defects: list[Exception] = []
+        self.defect = ""
         self.feeder = Feeder(
             photon,
             self.mailboxes,
             decode=decode,
-            live_config=lambda: self.live,
+            live_config=self._live_config,
             deliver=self._deliver,
-            on_bad_frame=lambda camera, reason: self.bad.append((camera, reason)),
+            on_bad_frame=self._note_bad,
+            on_defect=self.defects.append,
             max_in_engine=1,
         )
 
+    def _break_at(self, place: str) -> None:
+        if self.defect == place:
+            self.defect = ""
+            raise RuntimeError(place)
+
+    def _live_config(self) -> LiveConfig:
+        self._break_at("config")
+        return self.live
+
+    def _note_bad(self, camera: str, reason: str) -> None:
+        self._break_at("bad frame")
+        self.bad.append((camera, reason))
+
     def _deliver(self, answer: Answer) -> None:
+        self._break_at("deliver")
         self.answers.append(answer)
         worst = answer.job.published(answer.status)
         if worst is not None:
@@ -226,6 +244,54 @@ def test_a_defect_in_submitting_is_an_answer_and_not_the_end(
         built.put(2)
         built.settle()
         assert built.answers[1].status is AnswerStatus.OK
+
+
+@pytest.mark.parametrize(("place", "value"), [("config", 1), ("bad frame", 255), ("deliver", 1)])
+def test_a_defect_anywhere_fails_one_frame_and_not_the_camera(place: str, value: int) -> None:
+    with rig() as built:
+        built.defect = place
+        built.put(value)
+        wait_until(lambda: built.mailboxes[""].counts().failed == 1)
+        assert built.feeder.wait_idle(5.0)
+        assert [str(error) for error in built.defects] == [place]
+        built.put(2)
+        built.settle()
+        assert built.seen() == [2]
+        counts = built.mailboxes[""].counts()
+        assert (counts.completed, counts.failed, counts.dropped) == (1, 1, 0)
+        assert counts.balanced
+
+
+def test_a_defect_between_two_submissions_cancels_the_first() -> None:
+    with rig(prompts__detect=["person", "nothing"]) as built:
+        built.photon.may_answer.clear()
+        good = built.live.config
+        # A count that no request takes, which no parameter lets through either.
+        futures: list[Future[Result]] = []
+        submit = built.photon.submit
+
+        def submit_and_break(request: Request) -> Future[Result]:
+            futures.append(submit(request))
+            object.__setattr__(built.live.config, "max_objects", 0)
+            return futures[-1]
+
+        built.live = LiveConfig(replace(good), 8)
+        built.photon.submit = submit_and_break  # type: ignore[method-assign]
+        built.put(1)
+        wait_until(lambda: len(built.answers) == 1)
+        assert built.feeder.wait_idle(5.0)
+        built.photon.submit = submit  # type: ignore[method-assign]
+        assert len(built.defects) == 1
+        assert "max_objects" in str(built.defects[0])
+        assert "max_objects" in built.answers[0].error
+        assert [future.cancelled() for future in futures] == [True]
+        built.photon.may_answer.set()
+        built.live = LiveConfig(good, 9)
+        built.put(2)
+        built.settle()
+        counts = built.mailboxes[""].counts()
+        assert (counts.completed, counts.failed) == (1, 1)
+        assert counts.balanced
 
 
 def test_cameras_take_turns_whatever_their_rates() -> None:
