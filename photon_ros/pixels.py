@@ -289,10 +289,7 @@ def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS
     if isinstance(source, io.BytesIO) and not source.getbuffer().nbytes:
         raise ImageError(f"{name} is empty (0 bytes)")
     with reading(name):
-        with warnings.catch_warnings():
-            # Pillow's own limit is looser than ours, and only a warning up to twice its size.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(source, formats=_openable())
+        image = _opened(source)
         try:
             try:
                 check_size(image.width, image.height, max_pixels)
@@ -303,6 +300,22 @@ def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS
             image.close()
             raise
     return image
+
+
+def compressed_size(data: RawData) -> tuple[int, int]:
+    """Return (width, height) of a sensor_msgs/CompressedImage by its header, nothing decoded.
+
+    Raises ImageError when the bytes are not a picture.
+    """
+    with reading("compressed image"), _opened(io.BytesIO(_flat_bytes(data).tobytes())) as image:
+        return image.width, image.height
+
+
+def _opened(source: io.BytesIO | str) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow's own limit is looser than ours, and only a warning up to twice its size.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(source, formats=_openable())
 
 
 def _openable() -> list[str]:

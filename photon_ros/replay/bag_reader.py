@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from photon_ros.core.errors import BagError, ImageError
 from photon_ros.core.frame import Frame
-from photon_ros.pixels import DepthPolicy, decode_compressed, decode_raw
+from photon_ros.pixels import DepthPolicy, compressed_size, decode_compressed, decode_raw
 
 _Reader = Ros1Reader | Ros2Reader
 
@@ -206,6 +206,22 @@ class BagReader:
             else:
                 yield BagFrame(index, stamp_ns, frame)
 
+    def sizes(self, topic: str, wanted: Collection[int]) -> Iterator[tuple[int, int, int]]:
+        """Yield (index, width, height) of the images ``wanted``, in pixels, nothing decoded.
+
+        Images too damaged to tell are left out; :meth:`frames` says what is wrong with them.
+        """
+        msgtype = self.image_topics()[topic]
+        for index, (_, raw) in enumerate(self._messages(topic)):
+            if index not in wanted:
+                continue
+            with suppress(ImageError):
+                message = self._message(raw, msgtype)
+                if msgtype == COMPRESSED_IMAGE:
+                    yield index, *compressed_size(message.data)
+                else:
+                    yield index, message.width, message.height
+
     def _messages(self, topic: str) -> Iterator[tuple[int, bytes]]:
         """Yield (recording time in ns, serialized message) of a topic in recording order."""
         streams = []
@@ -241,12 +257,7 @@ class BagReader:
         stamp_ns: int,
         depth_policy: DepthPolicy,
     ) -> Frame:
-        try:
-            load = self._store.deserialize_ros1 if self._is_ros1 else self._store.deserialize_cdr
-            message: Any = load(raw, msgtype)
-        # The generated decoders raise whatever the lying length or text makes them raise.
-        except (SerdeError, struct.error, ValueError, IndexError, AssertionError) as error:
-            raise ImageError(f"message is damaged: {error}") from error
+        message = self._message(raw, msgtype)
         if msgtype == COMPRESSED_IMAGE:
             image = decode_compressed(
                 message.data, image_format=message.format, depth_policy=depth_policy
@@ -262,6 +273,14 @@ class BagReader:
                 depth_policy=depth_policy,
             )
         return Frame(image, stamp_ns, message.header.frame_id, topic, index)
+
+    def _message(self, raw: bytes, msgtype: str) -> Any:
+        try:
+            load = self._store.deserialize_ros1 if self._is_ros1 else self._store.deserialize_cdr
+            return load(raw, msgtype)
+        # The generated decoders raise whatever the lying length or text makes them raise.
+        except (SerdeError, struct.error, ValueError, IndexError, AssertionError) as error:
+            raise ImageError(f"message is damaged: {error}") from error
 
 
 def storage_files(path: Path) -> list[Path]:

@@ -28,7 +28,7 @@ from photon_ros.replay.progress import progress_bar
 from photon_ros.replay.report import render_report
 from photon_ros.replay.results import Document, bag_facts, results_document, write_document
 from photon_ros.replay.scoring import Score, score
-from photon_ros.replay.truth import TruthImage, frames_with_truth, read_truth
+from photon_ros.replay.truth import TruthImage, check_sizes, frames_with_truth, read_truth
 
 RESULTS_NAME: Final = "results.json"
 REPORT_NAME: Final = "report.md"
@@ -105,6 +105,7 @@ def make_plan(reader: BagReader, options: EvaluateOptions) -> Plan:
         return Plan(topic, entries, {})
     truth.check_labels(options.prompts)
     labelled = frames_with_truth(truth, topic, [entry.stamp_ns for entry in entries])
+    check_sizes(truth, labelled, reader.sizes(topic, labelled.keys()))
     return Plan(topic, entries, labelled)
 
 

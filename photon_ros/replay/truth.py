@@ -11,7 +11,7 @@ T/compressed: the same pictures, stored differently.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ Box = tuple[float, float, float, float]
 """(x_min, y_min, x_max, y_max), normalised to the image."""
 
 _MAX_NAMES: Final = 5
+_MAX_SHOWN: Final = 80
+_MAX_INTEGER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,23 @@ def frames_with_truth(truth: Truth, topic: str, stamps_ns: Sequence[int]) -> dic
     return {index: wanted[stamp_ns] for stamp_ns, index in found.items()}
 
 
+def check_sizes(
+    truth: Truth, labelled: Mapping[int, TruthImage], sizes: Iterable[tuple[int, int, int]]
+) -> None:
+    """Raise BagError if a labelled frame has another size than its truth says.
+
+    Args:
+        sizes: (index, width, height) of frames, in pixels.
+    """
+    for index, width_px, height_px in sizes:
+        image = labelled[index]
+        if (image.width_px, image.height_px) != (width_px, height_px):
+            raise BagError(
+                f"truth {truth.path}: image of topic {image.topic} at stamp_ns {image.stamp_ns} is "
+                f"{image.width_px}x{image.height_px}, the recorded frame is {width_px}x{height_px}"
+            )
+
+
 def read_truth(path: Path) -> Truth:
     """Read and check a truth file; raise BagError that names the first thing wrong with it."""
     try:
@@ -110,6 +129,8 @@ def read_truth(path: Path) -> Truth:
         raise BagError(f"truth {path} cannot be read: {error.strerror}") from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BagError(f"truth {path} is not JSON: {error}") from error
+    except ValueError as error:  # Python converts no integer of thousands of digits
+        raise BagError(f"truth {path} has an integer with too many digits") from error
     try:
         return _truth(path, document)
     except _MalformedError as error:
@@ -123,10 +144,12 @@ class _MalformedError(Exception):
 def _truth(path: Path, document: Any) -> Truth:
     if not isinstance(document, dict):
         raise _MalformedError("expected an object with images, annotations and categories")
-    labels = {
-        _integer(item, "id", "category"): _text(item, "name", "category")
-        for item in _items(document, "categories")
-    }
+    labels: dict[int, str] = {}  # several ids may have the same name: their boxes are one label's
+    for item in _items(document, "categories"):
+        category_id = _integer(item, "id", "category")
+        if category_id in labels:
+            raise _MalformedError(f"two categories have id {category_id}")
+        labels[category_id] = _text(item, "name", "category")
     images: dict[int, Mapping[str, Any]] = {}
     for item in _items(document, "images"):
         image_id = _integer(item, "id", "image")
@@ -177,9 +200,9 @@ def _bbox(item: Mapping[str, Any]) -> list[float]:
     if not is_four or min(bbox[2:]) <= 0:  # type: ignore[index]
         raise _MalformedError(
             f"annotation {item.get('id')} needs a bbox [x, y, width, height] with positive "
-            f"width and height, got {json.dumps(bbox)}"
+            f"width and height, got {_shown(bbox)}"
         )
-    return list(bbox)  # type: ignore[arg-type]
+    return [float(value) for value in bbox]  # type: ignore[union-attr]
 
 
 def _items(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -192,7 +215,9 @@ def _items(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def _integer(item: Mapping[str, Any], name: str, kind: str) -> int:
     value = item.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _MalformedError(f"{kind} needs an integer {name}, got {json.dumps(value)}")
+        raise _MalformedError(f"{kind} needs an integer {name}, got {_shown(value)}")
+    if abs(value) > _MAX_INTEGER:
+        raise _MalformedError(f"{kind} needs a {name} of at most 64 bits, got {_shown(value)}")
     return value
 
 
@@ -206,13 +231,21 @@ def _size(item: Mapping[str, Any], name: str) -> int:
 def _text(item: Mapping[str, Any], name: str, kind: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise _MalformedError(f"{kind} needs a {name}, got {json.dumps(value)}")
+        raise _MalformedError(f"{kind} needs a {name}, got {_shown(value)}")
     return value
 
 
 def _is_number(value: object) -> bool:
-    is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)  # type: ignore[arg-type]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    # An integer may be larger than any float, and math.isfinite takes none of those.
+    return abs(value) <= sys.float_info.max
+
+
+def _shown(value: object) -> str:
+    """Return a value as JSON, cut where it is too long for a line."""
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from painted import SeeingPhoton, scene, truth_document, write_scene, write_trut
 from PIL import Image
 
 from photon_ros.core.errors import BagError, InputError, UnknownWordError
+from photon_ros.replay.bag_writer import BagOptions
 from photon_ros.replay.evaluate import Evaluation, evaluate
 from photon_ros.replay.options import EvaluateOptions
 from photon_ros.replay.outcome import FrameOutcome, FrameStatus, RunOutcome
@@ -126,6 +127,24 @@ def test_the_document_has_every_key_that_readers_rely_on(
     assert document["throughput"]["frames_per_s"] > 0
     assert {"cpu", "cores", "memory_mb", "python", "torch", "os"} <= set(document["machine"])
     assert re.fullmatch(r"unknown|[0-9a-f]{40}(-dirty)?", document["commit"])
+
+
+@pytest.mark.parametrize("jpeg_quality", [90, None])
+def test_truth_of_another_picture_size_is_refused_before_a_frame_is_spent(
+    run: Run, truth: Path, tmp_path: Path, jpeg_quality: int | None
+) -> None:
+    bag = tmp_path / "other"
+    write_scene(bag, FRAMES, BagOptions(jpeg_quality=jpeg_quality))
+    document = json.loads(truth.read_text())
+    document["images"][2]["width"] = 1920
+    truth.write_text(json.dumps(document))
+    photon = SeeingPhoton()
+    stamp_ns = document["images"][2]["stamp_ns"]
+    with pytest.raises(
+        BagError, match=f"at stamp_ns {stamp_ns} is 1920x120, the recorded frame is 160x120"
+    ):
+        run(bag=bag, truth=truth, photon=photon)
+    assert photon.requests == []
 
 
 def test_without_truth_there_is_no_accuracy(run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from painted import HEIGHT_PX, WIDTH_PX, scene, truth_document
 
 from photon_ros.core.errors import BagError
-from photon_ros.replay.truth import Truth, frames_with_truth, label_key, read_truth
+from photon_ros.replay.truth import Truth, check_sizes, frames_with_truth, label_key, read_truth
 
 TOPIC = "/camera/image_raw"
 STAMPS = [1_000_000_000 + 100_000_000 * k for k in range(6)]
@@ -163,6 +163,13 @@ def damage(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("annotations.0.bbox", [1, 2, 0, 4], "positive width and height"),
         ("annotations.0.bbox", [1, 2, "3", 4], "needs a bbox"),
         ("annotations.0.bbox", [1, 2, True, 4], "needs a bbox"),
+        ("images.0.width", 10**400, r"a width of at most 64 bits, got 10{79}\.\.\.$"),
+        ("images.0.stamp_ns", -(10**400), "a stamp_ns of at most 64 bits"),
+        ("annotations.0.image_id", 2**63, "image_id of at most 64 bits"),
+        ("annotations.0.bbox", [10**400, 2, 3, 4], r"needs a bbox .*, got \[10{78}\.\.\.$"),
+        ("annotations.0.bbox", [1, 2, 10**400, 4], "needs a bbox"),
+        ("annotations.0.bbox", [1, 2, float("inf"), 4], "needs a bbox"),
+        ("categories.1.id", 1, "two categories have id 1"),
         ("categories.0.name", 5, "category needs a name"),
         ("categories.0.id", ..., "category needs an integer id"),
     ],
@@ -183,6 +190,7 @@ def test_what_is_wrong_with_a_document_is_said(
         ("[]", "expected an object"),
         ("null", "expected an object"),
         ("[" * 100_000, "is not JSON"),
+        ("1" * 5000, "has an integer with too many digits"),
         ('{"images": [], "annotations": [], "categories": []}', "it has no images"),
         ('{"images": [NaN], "annotations": [], "categories": []}', "images must be a list"),
     ],
@@ -190,6 +198,39 @@ def test_what_is_wrong_with_a_document_is_said(
 def test_text_that_is_no_truth_is_refused(read: Read, text: str, reason: str) -> None:
     with pytest.raises(BagError, match=reason):
         read(text)
+
+
+def test_boxes_at_the_end_of_the_number_range_are_taken(
+    read: Read, document: dict[str, Any]
+) -> None:
+    document["images"][0]["width"] = 1
+    document["annotations"][0]["bbox"] = [10**308, 0, 10**308, 1]
+    box = read(document).for_topic(TOPIC)[STAMPS[0]].boxes[0].box
+    assert box[0] == 1e308
+    assert box[2] == float("inf")
+
+
+def test_two_categories_of_one_name_are_one_label(read: Read, document: dict[str, Any]) -> None:
+    document["categories"].append({"id": 50, "name": "red"})
+    document["annotations"][0]["category_id"] = 50
+    truth = read(document)
+    truth.check_labels(["red"])
+    assert truth.for_topic(TOPIC)[STAMPS[0]].boxes[0].label == "red"
+
+
+def test_a_frame_of_another_size_than_its_truth_is_named(
+    read: Read, document: dict[str, Any]
+) -> None:
+    truth = read(document)
+    labelled = frames_with_truth(truth, TOPIC, STAMPS)
+    check_sizes(truth, labelled, [(index, WIDTH_PX, HEIGHT_PX) for index in labelled])
+    sizes = [(0, WIDTH_PX, HEIGHT_PX), (2, HEIGHT_PX, WIDTH_PX)]
+    with pytest.raises(
+        BagError,
+        match=rf"image of topic {TOPIC} at stamp_ns {STAMPS[2]} is 160x120, "
+        r"the recorded frame is 120x160",
+    ):
+        check_sizes(truth, labelled, sizes)
 
 
 def test_not_a_number_is_no_size(read: Read, document: dict[str, Any]) -> None:
