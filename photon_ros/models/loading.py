@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from photon_ros.core.errors import ModelError
 from photon_ros.models.moondream.checkpoint import Checkpoint, load_checkpoint
 from photon_ros.models.moondream.hub import locate
 from photon_ros.models.nano import load_nano
@@ -31,7 +32,13 @@ def load_model(
     Raises:
         ModelError: nothing can be loaded from there; the message says what was looked for.
     """
-    if os.fspath(model) == EMBEDDED:
+    name = os.fspath(model)
+    if not name.strip():
+        raise ModelError("the model's name is empty: give nano, a folder or an id on the hub")
+    if name == EMBEDDED:
         return load_nano(device=device, dtype=dtype)
-    found = locate(model, revision)
+    try:
+        found = locate(model, revision)
+    except OSError as error:  # such as a name that the file system finds too long
+        raise ModelError(f"model {name} cannot be opened: {error.strerror or error}") from error
     return load_checkpoint(found.folder, device=device, dtype=dtype, tokenizer=found.tokenizer)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from photon_ros.core.errors import ModelError
+from photon_ros.core.errors import ModelError, PromptError
 from photon_ros.models.moondream.tokenizer import FileTokenizer
 
 
@@ -30,6 +30,12 @@ def tokenizer(tmp_path: Path, tokenizer_json: str) -> FileTokenizer:
 )
 def test_text_survives_the_round_trip(tokenizer: FileTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", ["\udcff", "red \ud800 cup", "\udc80" * 9])
+def test_half_characters_are_no_text(tokenizer: FileTokenizer, text: str) -> None:
+    with pytest.raises(PromptError, match=r"^the prompt is not valid text \(UTF-8\)$"):
+        tokenizer.encode(text)
 
 
 def test_known_words_are_one_token_each(tokenizer: FileTokenizer) -> None:

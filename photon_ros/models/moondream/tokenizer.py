@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from photon_ros.core.errors import ModelError
+from photon_ros.core.errors import ModelError, PromptError
 
 
 class FileTokenizer:
@@ -38,7 +38,16 @@ class FileTokenizer:
         return token_id
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of ``text``, nothing added."""
+        """Return the ids of ``text``, nothing added.
+
+        Raises:
+            PromptError: the text holds half characters (lone surrogates), as an argument that
+                is not UTF-8 does once Python has read it.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError("the prompt is not valid text (UTF-8)") from error
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
