@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from photon_ros.cli import ask, bag, bench, evaluate, golden
+from photon_ros.cli.wording import error_message
 from photon_ros.core.errors import PhotonError
 
 EXIT_OK = 0
@@ -46,12 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except PhotonError as error:
-        _complain(str(error))
+        _complain(error_message(error, _prompts(parsed)))
         return EXIT_UNUSABLE
     except BrokenPipeError:
         # The reader of stdout went away (| head); the interpreter must not try to flush to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:  # such as a file name that the file system finds too long
+        _complain(error_message(error))
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
@@ -72,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     golden.add_parser(commands)
     bench.add_parser(commands)
     return parser
+
+
+def _prompts(parsed: argparse.Namespace) -> list[str]:
+    """Return the prompts that were given: one, several or none, by subcommand."""
+    given = getattr(parsed, "prompt", None) or []
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _clean_up_when_terminated() -> None:

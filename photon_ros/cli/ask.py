@@ -12,6 +12,7 @@ from photon_ros.cli.arguments import (
     add_model_arguments,
     add_text_arguments,
 )
+from photon_ros.cli.wording import shortened
 from photon_ros.core.errors import ImageError, InputError
 
 if TYPE_CHECKING:
@@ -178,8 +179,9 @@ def summary(result: Result, frame: Frame) -> str:
     """Return the places of an answer for people: one line per object, in pixels."""
     found = result.detections
     noun = "point" if result.skill == "point" else "object"
+    prompt = shortened(result.prompt.strip())
     lines = [
-        f"{len(found)} {noun}{'' if len(found) == 1 else 's'} for {result.prompt.strip()!r} "
+        f"{len(found)} {noun}{'' if len(found) == 1 else 's'} for {prompt!r} "
         f"in {result.timings.total_ms:.0f} ms"
     ]
     for detection in found:

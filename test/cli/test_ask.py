@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ def test_nothing_found_and_an_answer_cut_off_are_said() -> None:
     assert summary(result("detect"), FRAME) == "0 objects for 'red cup' in 12 ms"
     cut = summary(result("point", POINT, end=EndReason.MAX_OBJECTS), FRAME)
     assert cut.splitlines()[-1] == "  cut off: max_objects was reached"
+
+
+def test_a_long_prompt_is_shown_in_part() -> None:
+    found = replace(result("detect"), prompt="x" * 1000)
+    assert summary(found, FRAME) == f"0 objects for '{'x' * 77}...' in 12 ms"
+    exact = replace(found, prompt="x" * 80)
+    assert summary(exact, FRAME) == f"0 objects for '{'x' * 80}' in 12 ms"
 
 
 # --- pictures as people have them ---------------------------------------------------------------

@@ -304,6 +304,63 @@ def test_a_name_with_line_breaks_stays_on_one_line(cli: Cli) -> None:
     assert one_line_of(cli("detect", "a\nb\n.png", "cup")) == "image a b .png does not exist"
 
 
+# --- names and prompts that are too long -------------------------------------------------------
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("detect", LONG, "person"),
+        ("detect", "scene.png", "person", "--model", LONG),
+        ("detect", "scene.png", "person", "--model", f"vik/{LONG}"),
+        ("detect", "scene.png", "person", "--overlay", f"{LONG}/out.png"),
+        ("detect", "scene.png", "person", "--overlay", f"{LONG}.png"),
+        ("bag", "from-video", LONG, "--out", "new"),
+        ("bag", "from-video", "scene.png", "--out", LONG),
+        ("evaluate", LONG, "--prompt", "red", "--out", "out"),
+        ("evaluate", "bag", "--prompt", "red", "--out", LONG),
+        ("evaluate", "bag", "--prompt", "red", "--out", "out", "--truth", LONG),
+        ("evaluate", "bag", "--prompt", "red", "--out", "out", "--model", LONG),
+        ("golden", LONG),
+    ],
+    ids=lambda arguments: " ".join(arguments).replace(LONG, "LONG"),
+)
+def test_a_name_of_three_hundred_characters(
+    cli_here: Cli, picture: Path, bag: Path, arguments: tuple[str, ...]
+) -> None:
+    assert picture.exists()
+    assert bag.exists()
+    message = one_line_of(cli_here(*arguments))
+    assert "nnnn" in message  # the name, or the start of it
+
+
+def test_an_empty_model_name(cli_here: Cli, picture: Path) -> None:
+    message = one_line_of(cli_here("detect", picture, "person", "--model", ""))
+    assert message.startswith("the model's name is empty: give nano")
+
+
+@pytest.mark.parametrize("prompt", ["z" * 5000, " ".join(map(str, range(900))), "é\\" * 2000])
+def test_a_long_prompt_is_echoed_in_part(cli_here: Cli, picture: Path, prompt: str) -> None:
+    message = one_line_of(cli_here("detect", picture, prompt))
+    assert message.startswith("nano does not know '")
+    assert "..." in message
+    assert "person" in message
+    assert len(message) < 400
+
+
+def test_a_long_label_is_echoed_in_part(cli_here: Cli, bag: Path, tmp_path: Path) -> None:
+    truth = write_truth(tmp_path / "truth.json", scene(4), [0])
+    message = evaluate(cli_here, bag, "--truth", truth, prompt="z" * 5000)
+    assert f"does not label {'z' * 77}...; it labels: " in message
+
+
+def test_a_prompt_that_is_not_utf8_is_one_line(cli_here: Cli, picture: Path) -> None:
+    message = one_line_of(cli_here("detect", picture, "red \udcff"))
+    assert message.startswith("nano does not know '\\udcff'")
+
+
 # --- signals ------------------------------------------------------------------------------------
 
 
