@@ -207,7 +207,7 @@ class BagReader:
                 yield BagFrame(index, stamp_ns, frame)
 
     def sizes(self, topic: str, wanted: Collection[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield (index, width, height) of the images ``wanted``, in pixels, nothing decoded.
+        """Yield (index, width, height) of the images ``wanted``, in pixels; no JPEG is decoded.
 
         Images too damaged to tell are left out; :meth:`frames` says what is wrong with them.
         """
@@ -216,11 +216,11 @@ class BagReader:
             if index not in wanted:
                 continue
             with suppress(ImageError):
-                message = self._message(raw, msgtype)
                 if msgtype == COMPRESSED_IMAGE:
-                    yield index, *compressed_size(message.data)
-                else:
-                    yield index, message.width, message.height
+                    yield index, *compressed_size(self._message(raw, msgtype).data)
+                else:  # the header of a damaged raw image may say anything: ask the pixels
+                    frame = self._frame(raw, msgtype, topic, index, 0, "normalize")
+                    yield index, frame.width_px, frame.height_px
 
     def _messages(self, topic: str) -> Iterator[tuple[int, bytes]]:
         """Yield (recording time in ns, serialized message) of a topic in recording order."""

@@ -141,6 +141,23 @@ def test_only_wanted_frames_are_decoded(tmp_path: Path) -> None:
         assert list(reader.frames(topic, set())) == []
 
 
+@pytest.mark.parametrize("quality", [None, 95])
+def test_sizes_are_those_of_the_wanted_frames(tmp_path: Path, quality: int | None) -> None:
+    write_scene(tmp_path / "bag", scene(8), BagOptions(jpeg_quality=quality))
+    with BagReader(tmp_path / "bag") as reader:
+        sizes = reader.sizes(reader.select_topic(), {2, 5, 99})
+        assert list(sizes) == [(2, 160, 120), (5, 160, 120)]
+
+
+@pytest.mark.parametrize("change", [{"width": 0}, {"width": 170}, {"encoding": "martian"}])
+def test_a_damaged_image_has_no_size(tmp_path: Path, change: dict[str, Any]) -> None:
+    messages = [image_message(PICTURE, 0), image_message(PICTURE, 1, **change)]
+    raws: list[Any] = [*messages, b"\x00\x01\x00\x00"]
+    write_messages(tmp_path / "bag", [("/cam", k, IMAGE, raw) for k, raw in enumerate(raws)])
+    with BagReader(tmp_path / "bag") as reader:
+        assert list(reader.sizes("/cam", {0, 1, 2})) == [(0, 160, 120)]
+
+
 def test_the_stamp_is_the_headers_not_the_recorders(tmp_path: Path) -> None:
     late = [("/cam", 50 * 10**9 - k, IMAGE, image_message(PICTURE, k)) for k in (7, 6)]
     write_messages(tmp_path / "bag", late)
