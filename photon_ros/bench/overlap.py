@@ -76,6 +76,8 @@ class _Loop:
         """Return (seconds a step, seconds of device idleness a step) over one turn."""
         spans = self.device.compute.spans
         spans.clear()
+        # From commit to commit: the step that is in flight when a turn begins was paid before.
+        self.engine.tick()
         start_s = time.perf_counter()
         for _ in range(TICKS_PER_TURN):
             self.engine.tick()
