@@ -29,7 +29,6 @@ from photon_ros.engine.sampler import Sampler
 from photon_ros.engine.scheduler import Scheduler, StepPlan
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
 from photon_ros.engine.step import Step
-from photon_ros.engine.step_inputs import sampled_positions
 from photon_ros.engine.submission import check_submission
 from photon_ros.engine.watchdog import Watchdog
 
@@ -193,14 +192,12 @@ class Engine:
         self.pipeline.sample(slot.slot_id, held=held)
         try:
             constraints = self._constraints_now(step) if held else _known(step.constraints)
-            positions = sampled_positions(sequences, self._model.spec.prefix_len)
             inputs = step.inputs
             self._sampler.submit(
                 slot,
                 inputs.lanes,
                 constraints,
                 sequences,
-                positions,
                 is_fixed_shape=inputs.row_prefix is not None,
             )
             step.record.sampled_s = time.monotonic()

@@ -12,6 +12,7 @@ from photon_ros.engine.device import Device
 from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Constraint, Model
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step_inputs import sampled_positions
 
 
 class Sampler:
@@ -23,6 +24,7 @@ class Sampler:
     def __init__(self, model: Model, device: Device, relay: Tensor, graphs: Graphs) -> None:
         self._model = model
         self._graphs = graphs
+        self._prefix_len = model.spec.prefix_len
         self._padding = Constraint(allowed=(model.spec.eos_id,), spatial=True)
         self._device = device
         self._relay = relay
@@ -33,7 +35,6 @@ class Sampler:
         lanes: Tensor,
         constraints: Seq[Constraint],
         sequences: Seq[Sequence],
-        positions: Seq[int],
         *,
         is_fixed_shape: bool,
     ) -> None:
@@ -43,12 +44,13 @@ class Sampler:
             slot: the step's buffers.
             lanes: (rows,) int64 device; relay row of each sequence, then of padding rows.
             constraints, sequences: one a row, without padding.
-            positions: absolute position of each token to be sampled.
             is_fixed_shape: the step's shapes are those of a bucket, so it may be captured.
         """
         num_padding = len(lanes) - len(sequences)
         constraints = [*constraints, *[self._padding] * num_padding]
         plan = sampling.plan_sampling(constraints, sequences, self._model.spec)
+        # Only noise depends on positions: greedy batches, nearly all of them, need none.
+        positions = sampled_positions(sequences, self._prefix_len) if plan.any_random else ()
         sampling.stage_sampling(slot, plan, constraints, sequences, positions)
 
         def sample() -> None:

@@ -95,7 +95,7 @@ def stage_sampling(
     """Write the controls, and where needed mask and temperatures, to the host staging.
 
     ``positions`` are the absolute positions of the tokens to be sampled; with the seed they
-    determine the noise.
+    determine the noise, and without any random row they are not read.
     """
     rows = plan.num_rows
     controls = slot.controls_host.numpy()[:rows]

@@ -6,6 +6,8 @@ tiny tensor operations cost more than the forward hides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -112,6 +114,6 @@ def row_groups(sequences: list[Sequence], page_size: int) -> list[RowGroup]:
     return groups
 
 
-def sampled_positions(sequences: list[Sequence], prefix_len: int) -> list[int]:
+def sampled_positions(sequences: Seq[Sequence], prefix_len: int) -> list[int]:
     """Return the absolute position of the token each row of a launched step samples."""
     return [(0 if s.prefix is None else prefix_len) + s.private_position() for s in sequences]

@@ -84,7 +84,7 @@ def _snapshot(repo_id: str, revision: str | None, files: Sequence[str]) -> Path:
             )
         )
     except LocalEntryNotFoundError:
-        pass
+        pass  # not all of it is cached: the network is asked below
     except HFValidationError as error:
         raise ModelError(f"{repo_id!r} is neither a folder nor a hub id: {error}") from error
     try:
