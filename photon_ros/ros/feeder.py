@@ -22,6 +22,7 @@ from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, AnswerStatus, FrameJob
 from photon_ros.ros.arrival import Arrival, BadFrame, Decoded, transport_ms
+from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.mailbox import DropReason, Mailbox, Taken
 from photon_ros.ros.params import NodeConfig
 
@@ -32,14 +33,6 @@ class Answerer(Protocol):
     def submit(self, request: Request) -> Future[Result]:
         """Queue a request; errors about the request may be raised or arrive in the future."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LiveConfig:
-    """The config in force and its running number; frames keep the one they were admitted with."""
-
-    config: NodeConfig
-    version: int
 
 
 # Decoding and submitting one frame takes milliseconds; longer is a defect, not work to wait for.
@@ -207,8 +200,8 @@ class Feeder:
         job = FrameJob(
             camera=camera,
             decoded=decoded,
-            asked=[(skill, live.config.prompts(skill)) for skill in live.config.skills],
-            prompt_version=live.version,
+            asked=live.config.questions(camera),
+            prompt_version=live.version(camera),
             dropped_since_last=taken.dropped_since_last,
             receive_s=taken.item.receive_s,
             receive_stamp_ns=taken.item.receive_stamp_ns,

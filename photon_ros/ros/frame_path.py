@@ -19,8 +19,9 @@ from photon_ros.ros.answer import Answer, AnswerStatus
 from photon_ros.ros.arrival import Arrival
 from photon_ros.ros.camera_outputs import Drawn
 from photon_ros.ros.camera_port import CameraPort
-from photon_ros.ros.feeder import Feeder, LiveConfig
+from photon_ros.ros.feeder import Feeder
 from photon_ros.ros.frame_decoder import FrameDecoder
+from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.loaded_engine import LoadedEngine
 from photon_ros.ros.painter import Painter
 

@@ -18,7 +18,7 @@ from photon_ros.msg import PhotonDetectionArray
 from photon_ros.ros.answer import Answer, FrameJob
 from photon_ros.ros.arrival import Arrival, Decoded
 from photon_ros.ros.conversions import array_from_answer
-from photon_ros.ros.feeder import LiveConfig
+from photon_ros.ros.live_config import LiveConfig
 
 TIMEOUT_S = 30.0
 # The engine ends a late request at its next step; this long afterwards it is given up.
@@ -148,7 +148,9 @@ class Inquiry:
             deadline_s=time.monotonic() + TIMEOUT_S,
         )
         self.photon.check(request)
-        asked = Asked(decoded, skill, prompt, self.live.version, self.now_ns())
+        asked = Asked(
+            decoded, skill, prompt, self.live.version(decoded.frame.camera), self.now_ns()
+        )
         asked.begin(self.submit_request(request))
         return asked
 

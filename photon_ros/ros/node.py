@@ -20,9 +20,9 @@ from photon_ros.ros.clock_watch import ClockWatch
 from photon_ros.ros.controls import create_services
 from photon_ros.ros.desk import QuestionDesk
 from photon_ros.ros.diagnostics import NodeReading, camera_status, engine_status
-from photon_ros.ros.feeder import LiveConfig
 from photon_ros.ros.frame_path import FramePath
 from photon_ros.ros.inquiry import Inquiry
+from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.load import load_photon, usable_device
 from photon_ros.ros.loaded_engine import LoadedEngine
 from photon_ros.ros.mailbox import FrameCounts
@@ -55,7 +55,7 @@ class PerceptionNode(LifecycleNode):
     ) -> None:
         super().__init__("photon", cli_args=cli_arguments)
         self._load = load
-        self._live = LiveConfig(declare_config(self), 0)
+        self._live = LiveConfig(declare_config(self))
         self._engine: LoadedEngine | None = None
         self._path: FramePath | None = None
         self._ports: dict[str, CameraPort] = {}
@@ -88,9 +88,8 @@ class PerceptionNode(LifecycleNode):
                 self._engine.photon.validate(skill, prompt)
 
     def _apply_config(self, config: NodeConfig) -> None:
-        changed = config.asked() != self.config.asked()
         # One assignment: a frame sees all of a change or nothing of it.
-        self._live = LiveConfig(config, self._live.version + int(changed))
+        self._live = self._live.changed(config)
         self._reports.set_period(config.diagnostics_period)
 
     # Transitions

@@ -7,23 +7,33 @@ derive from the fields below or are compared with them. No ROS here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
 
 from photon_ros.core.errors import InputError
 from photon_ros.engine.config import EngineConfig
 from photon_ros.pixels import MAX_PIXELS, DepthPolicy
+from photon_ros.ros.camera_params import (
+    FRAME_SKILLS,
+    CameraConfig,
+    Question,
+    camera_specs,
+    check_distinct,
+    checked_questions,
+)
 from photon_ros.ros.param_spec import ParamSpec, Value, param
 
-FRAME_SKILLS: Final = ("point", "detect", "segment")
 _CAMERA_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """All parameters at one moment, checked; see :func:`specs` for the parameters' meaning.
+
+    Attributes:
+        of_cameras: what each of ``cameras`` has for itself; completed with empty lists.
 
     Raises InputError, naming the parameter and what is allowed.
     """
@@ -232,60 +242,72 @@ class NodeConfig:
         maximum=1.0,
     )
 
+    of_cameras: Mapping[str, CameraConfig] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         for spec in specs():
             object.__setattr__(self, spec.field_name, spec.parse(getattr(self, spec.field_name)))
         for name in self.cameras:
             if not _CAMERA_NAME.fullmatch(name):
                 raise InputError(f"cameras: {name!r} is not a valid relative topic name")
-        _check_distinct("cameras", self.cameras)
-        _check_distinct("skills", self.skills)
-        if not self.skills:
-            raise InputError(f"skills is empty; give at least one of {', '.join(FRAME_SKILLS)}")
-        for skill in self.skills:
-            self._check_prompts(skill)
+        check_distinct("cameras", self.cameras)
+        own = {name: self.of_cameras.get(name, CameraConfig()) for name in self.cameras}
+        object.__setattr__(self, "of_cameras", own)
+        for camera in self.cameras or ("",):
+            self.questions(camera)
 
-    def _check_prompts(self, skill: str) -> None:
-        prompts = self.prompts(skill)
-        if not prompts:
-            raise InputError(f"prompts.{skill} is empty, and skills has {skill}")
-        if any(not prompt.strip() for prompt in prompts):
-            raise InputError(f"prompts.{skill} has an empty prompt")
-        _check_distinct(f"prompts.{skill}", prompts)
-
-    def prompts(self, skill: str) -> tuple[str, ...]:
-        """Return the prompts asked for a skill of :data:`FRAME_SKILLS`."""
-        by_skill = {
-            "point": self.prompts_point,
-            "detect": self.prompts_detect,
-            "segment": self.prompts_segment,
-        }
-        return by_skill[skill]
+    def questions(self, camera: str) -> tuple[Question, ...]:
+        """Return what is asked of each frame of a camera; "" is the only one."""
+        common = CameraConfig(
+            self.skills, self.prompts_point, self.prompts_detect, self.prompts_segment
+        )
+        return checked_questions(common, self.of_cameras.get(camera), camera)
 
     def asked(self) -> tuple[tuple[str, str], ...]:
-        """Return every (skill, prompt) asked of a frame."""
-        return tuple((skill, prompt) for skill in self.skills for prompt in self.prompts(skill))
+        """Return every (skill, prompt) asked of any camera, each once."""
+        questions = [item for camera in self.cameras or ("",) for item in self.questions(camera)]
+        return tuple(
+            dict.fromkeys((skill, prompt) for skill, prompts in questions for prompt in prompts)
+        )
 
     def changed(self, values: Mapping[str, Any]) -> NodeConfig:
         """Return a checked copy with the named parameters set; unknown names are an InputError."""
-        by_name = {spec.name: spec.field_name for spec in specs()}
-        for name in values:
-            if name not in by_name:
-                raise InputError(f"there is no parameter {name!r}; known: {', '.join(by_name)}")
-        return replace(self, **{by_name[name]: value for name, value in values.items()})
+        by_name = {spec.name: spec for spec in specs()}
+        cameras = by_name["cameras"].parse(values.get("cameras", self.cameras))
+        assert isinstance(cameras, tuple)
+        owners = {spec.name: (name, spec) for name in cameras for spec in camera_specs(name)}
+        common: dict[str, Any] = {}
+        own = {name: self.of_cameras.get(name, CameraConfig()) for name in cameras}
+        for name, value in values.items():
+            if name in by_name:
+                common[by_name[name].field_name] = value
+            elif name in owners:
+                camera, spec = owners[name]
+                words: Any = spec.parse(value)
+                own[camera] = replace(own[camera], **{spec.field_name: words})
+            else:
+                known = ", ".join([*by_name, *owners])
+                raise InputError(f"there is no parameter {name!r}; known: {known}")
+        return replace(self, **common, of_cameras=own)
 
     def values(self) -> dict[str, Value]:
         """Return every parameter's value by its ROS name."""
-        return {spec.name: getattr(self, spec.field_name) for spec in specs()}
-
-
-def _check_distinct(name: str, words: tuple[str, ...]) -> None:
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise InputError(f"{name} has {twice[0]!r} more than once")
+        values: dict[str, Value] = {spec.name: getattr(self, spec.field_name) for spec in specs()}
+        for camera, own in self.of_cameras.items():
+            values.update(own.values(camera))
+        return values
 
 
 @cache
 def specs() -> tuple[ParamSpec, ...]:
-    """Return every parameter, in the order of NodeConfig's fields."""
-    return tuple(ParamSpec(field_name=item.name, **item.metadata) for item in fields(NodeConfig))
+    """Return every parameter that is there whatever the cameras, in the order of the fields."""
+    return tuple(
+        ParamSpec(field_name=item.name, **item.metadata)
+        for item in fields(NodeConfig)
+        if item.metadata
+    )
+
+
+def all_specs(cameras: Sequence[str]) -> tuple[ParamSpec, ...]:
+    """Return every parameter of a node with these cameras."""
+    return (*specs(), *(spec for name in cameras for spec in camera_specs(name)))

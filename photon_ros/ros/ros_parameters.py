@@ -17,7 +17,7 @@ from rclpy.parameter import Parameter
 from photon_ros.core.errors import InputError
 from photon_ros.ros.compat import given_parameters
 from photon_ros.ros.param_spec import ParamSpec
-from photon_ros.ros.params import NodeConfig, specs
+from photon_ros.ros.params import NodeConfig, all_specs
 
 ROS_TYPES = {
     bool: Parameter.Type.BOOL,
@@ -67,10 +67,11 @@ def declare_config(node: Node) -> NodeConfig:
         for name, value in given_parameters(node).items()
         if not name.startswith(_NOT_OURS)
     }
-    NodeConfig().changed(ours)  # first, for its reasons are clearer than rclpy's
+    # First, for its reasons are clearer than rclpy's; and it tells the cameras.
+    given = NodeConfig().changed(ours)
     values = {}
     try:
-        for spec in specs():
+        for spec in all_specs(given.cameras):
             value = list(spec.default) if isinstance(spec.default, tuple) else spec.default
             values[spec.name] = node.declare_parameter(spec.name, value, descriptor_of(spec)).value
     except ParameterException as error:
@@ -90,9 +91,9 @@ def set_callback(
         check: raises InputError on a config that the loaded model cannot serve.
         apply: puts the new config in force.
     """
-    known = {spec.name for spec in specs()}
 
     def on_set(parameters: Sequence[Parameter]) -> SetParametersResult:
+        known = current().values()
         changes = {item.name: item.value for item in parameters if item.name in known}
         try:
             config = current().changed(changes)

@@ -50,6 +50,7 @@ class FakePhoton:
 
     def __init__(self, service_s: float = 0.0) -> None:
         self.service_s = service_s
+        self.known = KNOWN
         self.requests: list[Request] = []
         self.engine_stats = EngineStats()
         self.may_answer = threading.Event()
@@ -107,8 +108,8 @@ class FakePhoton:
             raise InputError(f"there is no skill {skill!r}; known: {', '.join(self.skills)}")
         if skill == "query":
             return
-        if prompt not in KNOWN:
-            raise UnknownWordError([prompt], KNOWN, self.model_name)
+        if prompt not in self.known:
+            raise UnknownWordError([prompt], self.known, self.model_name)
 
     def submit(self, request: Request) -> Future[Result]:
         if self._closed.is_set():

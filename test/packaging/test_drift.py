@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from photon_ros.ros.camera_params import camera_specs
 from photon_ros.ros.params import NodeConfig, specs
 
 ROOT = Path(__file__).parents[2]
@@ -102,9 +104,20 @@ def test_default_yaml_holds_every_parameter_with_its_default() -> None:
     assert NodeConfig().changed(given) == NodeConfig()
 
 
+def test_the_example_of_one_cameras_lists_is_allowed_and_holds_each_of_them() -> None:
+    lines = text("config/default.yaml").splitlines()
+    start = lines.index("    # camera:")
+    example = itertools.takewhile(lambda line: line.startswith("    #   "), lines[start + 1 :])
+    nested = yaml.safe_load("\n".join(line[6:] for line in example))["front"]
+    given = {f"prompts.{name}": words for name, words in nested.pop("prompts").items()} | nested
+    named = {f"camera.front.{name}": words for name, words in given.items()}
+    assert set(named) == {spec.name for spec in camera_specs("front")}
+    assert NodeConfig().changed({"cameras": ["front"], **named}).asked()
+
+
 def test_default_yaml_explains_each_parameter_as_the_config_does() -> None:
     words = " ".join(text("config/default.yaml").replace("#", " ").split())
-    for spec in specs():
+    for spec in (*specs(), *camera_specs("front")):
         mark = "[start] " if spec.read_only else ""
         assert mark + spec.description in words, spec.name
 

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from photon_ros.ros.camera_params import camera_specs
 from photon_ros.ros.params import NodeConfig, specs
 
 ROOT = Path(__file__).parents[2]
+# As the tables write the parameters of one camera.
+ONE_CAMERA = "<name>"
 # rclpy comes with the first, and the generated packages of photon_ros itself with the last two.
 NO_PACKAGE_OF_THEIR_OWN = {"ament_index_python", "photon_ros"}
 
@@ -35,7 +38,7 @@ def test_every_parameter_file_is_allowed(name: str) -> None:
     if name != "default":
         assert NodeConfig().changed(given) != NodeConfig(), "it changes nothing"
         defaults = NodeConfig().values()
-        same = [key for key, value in given.items() if value == defaults[key]]
+        same = [key for key, value in given.items() if value == defaults.get(key)]
         # A value that is repeated has to be worth saying.
         assert len(same) < len(given) / 2 + 1
 
@@ -88,7 +91,9 @@ def test_cameras_file_of_the_package_is_an_example_of_the_multi_camera_parameter
     cameras = yaml.safe_load((ROOT / "config" / "cameras.yaml").read_text(encoding="utf-8"))
     text = (ROOT / "config" / "multi_camera.yaml").read_text(encoding="utf-8")
     parameters = yaml.safe_load(text)["/**"]["ros__parameters"]
-    assert list(cameras) == parameters["cameras"]
+    assert list(cameras) == parameters["cameras"] == list(parameters["camera"])
+    config = NodeConfig().changed(dict(flat(parameters)))
+    assert len({config.questions(name) for name in cameras}) == len(cameras), "all ask the same"
 
 
 def test_launch_files_evaluate_and_download_nothing() -> None:
@@ -130,27 +135,27 @@ def test_the_tuning_table_holds_every_parameter_with_its_default() -> None:
     rows = table_rows(text, "## Every parameter")
     wanted = [
         [f"`{spec.name}`", written(spec.default), "start" if spec.read_only else "live"]
-        for spec in specs()
+        for spec in (*specs(), *camera_specs(ONE_CAMERA))
     ]
     assert [row[:3] for row in rows] == wanted
     assert all(len(row) == 4 and row[3] for row in rows)
 
 
 def test_parameters_in_the_prose_exist() -> None:
-    names = {spec.name for spec in specs()}
+    names = {spec.name for spec in (*specs(), *camera_specs(ONE_CAMERA))}
     groups = {name.split(".")[0] for name in names if "." in name}
     for name in ("install", "tuning", "security"):
         text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        for word in re.findall(r"`([a-z_]+\.[a-z_0-9]+)`", text):
+        for word in re.findall(r"`([a-z_]+\.[a-z_0-9.<>]+)`", text):
             if word.split(".")[0] in groups:
                 assert word in names, f"{name}.md speaks of {word}"
 
 
 def test_the_readme_tables_give_the_defaults_that_hold() -> None:
-    by_name = {spec.name: spec for spec in specs()}
+    by_name = {spec.name: spec for spec in (*specs(), *camera_specs(ONE_CAMERA))}
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| ((?:`[a-z_.]+`(?:, )?)+) \| (`[^`|]*`|\(empty\)) \|", text, re.MULTILINE
+        r"^\| ((?:`[a-z_.<>]+`(?:, )?)+) \| (`[^`|]*`|\(empty\)) \|", text, re.MULTILINE
     )
     told = [(name, default) for names, default in rows for name in re.findall(r"`([^`]+)`", names)]
     assert len(told) >= 5, "the table of parameters is gone"

@@ -19,7 +19,8 @@ from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, AnswerStatus
 from photon_ros.ros.arrival import Arrival, BadFrame, Decoded
-from photon_ros.ros.feeder import Decode, Feeder, LiveConfig
+from photon_ros.ros.feeder import Decode, Feeder
+from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.mailbox import Mailbox, Taken
 from photon_ros.ros.params import NodeConfig
 
@@ -49,7 +50,7 @@ class Rig:
         decode: Decode,
     ) -> None:
         self.photon = photon
-        self.live = LiveConfig(config, 7)
+        self.live = LiveConfig(config, {"": 7})
         self.mailboxes: dict[str, Mailbox[Arrival]] = {name: Mailbox() for name in cameras}
         self.answers: list[Answer] = []
         self.bad: list[tuple[str, str]] = []
@@ -214,7 +215,7 @@ def test_failing_prompts_fail_the_frame_and_not_the_feeder() -> None:
         built.put(1)
         built.settle()
         assert built.answers[0].status is AnswerStatus.ERROR
-        built.live = LiveConfig(NodeConfig(), 8)
+        built.live = built.live.changed(NodeConfig())
         built.put(2)
         built.settle()
         assert built.answers[1].status is AnswerStatus.OK
@@ -275,7 +276,7 @@ def test_a_defect_between_two_submissions_cancels_the_first() -> None:
             object.__setattr__(built.live.config, "max_objects", 0)
             return futures[-1]
 
-        built.live = LiveConfig(replace(good), 8)
+        built.live = LiveConfig(replace(good))
         built.photon.submit = submit_and_break  # type: ignore[method-assign]
         built.put(1)
         wait_until(lambda: len(built.answers) == 1)
@@ -286,7 +287,7 @@ def test_a_defect_between_two_submissions_cancels_the_first() -> None:
         assert "max_objects" in built.answers[0].error
         assert [future.cancelled() for future in futures] == [True]
         built.photon.may_answer.set()
-        built.live = LiveConfig(good, 9)
+        built.live = LiveConfig(good)
         built.put(2)
         built.settle()
         counts = built.mailboxes[""].counts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
+from fake_photon import FakePhoton
 from rclpy.serialization import serialize_message
 from ros_world import BEST_EFFORT, RELIABLE, image_message, plain_image, wait_until, world
 from sensor_msgs.msg import CompressedImage, Image
@@ -273,6 +275,7 @@ def test_descriptors_tell_type_range_and_meaning() -> None:
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
+        ({"camera__front__skills": "[point]"}, "no parameter 'camera.front.skills'; known: auto"),
         ({"promts__detect": "[person]"}, "no parameter 'promts.detect'; known: autostart"),
         ({"max_objects": 0}, "max_objects must be from 1 to 1000, got 0"),
         ({"max_objects": "many"}, "max_objects must be a whole number, got 'many'"),
@@ -345,6 +348,96 @@ def test_several_cameras_have_topics_accounts_and_names_of_their_own() -> None:
         assert (it.node.counts("front").completed, it.node.counts("rear").completed) == (1, 2)
         cameras = wait_until(lambda: {s.camera for s in it.stats if s.received})
         assert cameras <= {"front", "rear"}
+
+
+def test_each_camera_is_asked_its_own_and_a_change_is_in_force_from_its_next_frame() -> None:
+    parameters = {"camera__front__prompts__detect": "[crowd]", "camera__rear__skills": "[point]"}
+    with world(cameras="[front, rear]", listen=False, max_objects=2, **parameters) as it:
+        it.listen("front")
+        it.listen("rear")
+        front, rear = it.publisher("front/image"), it.publisher("rear/image")
+
+        def asked(publisher: object) -> tuple[str, list[str], int]:
+            array = it.ask(publisher, plain_image(1))
+            return array.skill, list(array.prompts), array.prompt_version
+
+        assert asked(front) == ("detect", ["crowd"], 0)
+        assert asked(rear) == ("point", ["person"], 0)
+        (result,) = it.set(camera__rear__prompts__point=["nothing", "person"])
+        assert result.successful
+        assert asked(rear) == ("point", ["nothing", "person"], 1)
+        assert asked(front) == ("detect", ["crowd"], 0)
+        # What all cameras are asked changes only those that have nothing of their own.
+        assert it.set_together(prompts__point=["crowd"], prompts__detect=["person"]).successful
+        assert asked(rear) == ("point", ["nothing", "person"], 1)
+        assert it.set_together(
+            camera__rear__prompts__point=[], camera__front__prompts__detect=["nothing"]
+        ).successful
+        assert asked(rear) == ("point", ["crowd"], 2)
+        assert asked(front) == ("detect", ["nothing"], 1)
+
+
+def test_a_frame_in_the_engine_keeps_its_cameras_prompts_and_the_next_has_the_new_ones() -> None:
+    with world(cameras="[front, rear]", listen=False) as it:
+        it.listen("front")
+        it.listen("rear")
+        front, rear = it.publisher("front/image"), it.publisher("rear/image")
+        it.photon.may_answer.clear()
+        for number, publisher in enumerate((front, rear)):
+            publisher.publish(plain_image(1, stamp_ns=1))
+            wait_until(lambda n=number + 1: len(it.photon.requests) == n)
+        assert it.set_together(
+            camera__front__skills=["point"], camera__front__prompts__point=["nothing"]
+        ).successful
+        for publisher in (front, rear):
+            publisher.publish(plain_image(2, stamp_ns=2))
+        wait_until(lambda: all(it.node.counts(name).mailboxed for name in ("front", "rear")))
+        it.photon.may_answer.set()
+        wait_until(lambda: len(it.arrays) == 4)
+        seen = {
+            (array.camera, array.header.stamp.nanosec): (
+                array.skill, list(array.prompts), array.prompt_version,
+            )
+            for array in it.arrays
+        }  # fmt: skip
+        assert seen == {
+            ("front", 1): ("detect", ["person"], 0),
+            ("rear", 1): ("detect", ["person"], 0),
+            ("front", 2): ("point", ["nothing"], 1),
+            ("rear", 2): ("detect", ["person"], 0),
+        }
+
+
+def test_a_cameras_lists_are_refused_with_the_reason_and_described() -> None:
+    with world(cameras="[front, rear]", listen=False) as it:
+        before = it.node.config
+        for values, reason in (
+            ({"camera__front__prompts__detect": ["dragon"]}, "fake does not know 'dragon'"),
+            ({"camera__front__skills": ["fly"]}, "camera.front.skills: 'fly' is not one of point"),
+            ({"camera__side__skills": ["point"]}, "undeclared parameter"),
+            ({"prompts__detect": []}, "prompts.detect is empty, camera.front.prompts.detect too"),
+        ):
+            (result,) = it.set(**values)
+            assert not result.successful, values
+            assert reason in result.reason
+        assert it.node.config == before
+        skills, prompts = it.describe("camera.rear.skills", "camera.rear.prompts.detect")
+        assert skills.additional_constraints == "one of point, detect, segment"
+        assert "empty takes prompts.detect" in prompts.description
+        assert not prompts.read_only
+
+
+def test_the_multi_camera_file_starts_a_node_that_asks_as_it_says() -> None:
+    path = Path(__file__).parents[2] / "config" / "multi_camera.yaml"
+    photon = FakePhoton()
+    photon.known = (*photon.known, "red ball")
+    with world(arguments=("--params-file", str(path)), listen=False, photon=photon) as it:
+        it.listen("front")
+        it.listen("rear")
+        array = it.ask(it.publisher("front/image"), plain_image(1))
+        assert (array.skill, list(array.prompts)) == ("detect", ["person", "red ball"])
+        array = it.ask(it.publisher("rear/image"), plain_image(1))
+        assert (array.skill, list(array.prompts)) == ("point", ["person"])
 
 
 def test_a_slow_camera_is_not_crowded_out_by_a_fast_one() -> None:

@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photon_ros.core.errors import InputError
+from photon_ros.ros.camera_params import CameraConfig, camera_specs
+from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.param_spec import ParamSpec
-from photon_ros.ros.params import NodeConfig, specs
+from photon_ros.ros.params import NodeConfig, all_specs, specs
 
 NUMERIC = [spec for spec in specs() if type(spec.default) in (int, float)]
 
 
 def test_defaults_are_allowed_and_every_field_is_a_parameter() -> None:
     config = NodeConfig()
-    assert len(specs()) == len(dataclasses.fields(NodeConfig))
+    names = [spec.field_name for spec in specs()]
+    assert [*names, "of_cameras"] == [item.name for item in dataclasses.fields(NodeConfig)]
     assert config.values() == {spec.name: spec.default for spec in specs()}
 
 
@@ -80,7 +83,7 @@ def test_a_whole_number_is_taken_for_a_real_one() -> None:
 
 def test_prompts_of_a_skill_that_is_not_asked_may_be_empty() -> None:
     config = NodeConfig().changed({"prompts.point": [], "skills": ["detect"]})
-    assert config.prompts("point") == ()
+    assert config.prompts_point == ()
     with pytest.raises(InputError, match=r"prompts\.point is empty"):
         config.changed({"skills": ["point"]})
 
@@ -90,6 +93,114 @@ def test_asked_is_every_prompt_of_every_skill_in_order() -> None:
         {"skills": ["point", "detect"], "prompts.point": ["cup"], "prompts.detect": ["a", "b"]}
     )
     assert config.asked() == (("point", "cup"), ("detect", "a"), ("detect", "b"))
+
+
+# One camera's own
+
+
+FRONT_AND_REAR = NodeConfig().changed(
+    {
+        "cameras": ["front", "rear"],
+        "prompts.detect": ["person", "cup"],
+        "prompts.point": ["door"],
+        "camera.front.prompts.detect": ["car"],
+        "camera.rear.skills": ["point", "detect"],
+    }
+)
+
+
+def test_a_camera_asks_with_its_own_lists_and_else_with_those_of_all() -> None:
+    assert FRONT_AND_REAR.questions("front") == (("detect", ("car",)),)
+    assert FRONT_AND_REAR.questions("rear") == (
+        ("point", ("door",)),
+        ("detect", ("person", "cup")),
+    )
+    back = FRONT_AND_REAR.changed({"camera.front.prompts.detect": [], "camera.rear.skills": []})
+    common = (("detect", ("person", "cup")),)
+    assert back.questions("front") == back.questions("rear") == common
+
+
+def test_what_is_asked_of_any_camera_is_listed_once() -> None:
+    assert FRONT_AND_REAR.asked() == (
+        ("detect", "car"),
+        ("point", "door"),
+        ("detect", "person"),
+        ("detect", "cup"),
+    )
+    assert FRONT_AND_REAR.changed({"camera.front.prompts.detect": ["cup"]}).asked() == (
+        ("detect", "cup"),
+        ("point", "door"),
+        ("detect", "person"),
+    )
+
+
+def test_every_camera_has_its_parameters_and_a_camera_that_goes_takes_them_along() -> None:
+    names = [spec.name for spec in camera_specs("front")]
+    lists = ("skills", "prompts.point", "prompts.detect", "prompts.segment")
+    assert names == [f"camera.front.{name}" for name in lists]
+    assert list(FRONT_AND_REAR.values()) == [s.name for s in all_specs(("front", "rear"))]
+    assert all(len(spec.description) >= 10 for spec in camera_specs("front"))
+    assert all(not spec.read_only and spec.default == () for spec in camera_specs("front"))
+    assert FRONT_AND_REAR.changed({"cameras": ["rear"]}).of_cameras == {
+        "rear": CameraConfig(skills=("point", "detect"))
+    }
+    assert NodeConfig().changed(FRONT_AND_REAR.values()) == FRONT_AND_REAR
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"camera.side.skills": ["detect"]}, "no parameter 'camera.side.skills'; known: autostart"),
+        ({"camera.front.max_crops": 1}, "no parameter 'camera.front.max_crops'"),
+        ({"camera.front.skills": ["swim"]}, "camera.front.skills: 'swim' is not one of point"),
+        ({"camera.front.skills": "detect"}, "camera.front.skills must be a list of strings"),
+        ({"camera.front.skills": ["point", "point"]}, "camera.front.skills has 'point' more than"),
+        ({"camera.front.prompts.detect": ["a", ""]}, "camera.front.prompts.detect has an empty"),
+        ({"camera.front.prompts.detect": ["a", "a"]}, "camera.front.prompts.detect has 'a' more"),
+        (
+            {"prompts.point": []},
+            "prompts.point is empty, camera.rear.prompts.point too, and camera.rear.skills has",
+        ),
+        (
+            {"prompts.detect": []},
+            "prompts.detect is empty, camera.rear.prompts.detect too, and camera.rear.skills has",
+        ),
+    ],
+)
+def test_refusals_of_a_cameras_lists_say_what_is_wrong(
+    changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        FRONT_AND_REAR.changed(changes)
+    assert reason in str(caught.value)
+
+
+def test_the_lists_of_all_may_be_empty_where_every_camera_has_its_own() -> None:
+    config = NodeConfig().changed(
+        {"cameras": ["left"], "prompts.detect": [], "camera.left.prompts.detect": ["car"]}
+    )
+    assert config.asked() == (("detect", "car"),)
+
+
+def test_a_change_is_checked_as_a_whole_whatever_its_order() -> None:
+    for names in (("cameras", "camera.up.skills"), ("camera.up.skills", "cameras")):
+        values = {"cameras": ["up"], "camera.up.skills": ["point"]}
+        config = NodeConfig().changed({name: values[name] for name in names})
+        assert config.questions("up") == (("point", ("person",)),)
+
+
+def test_only_the_cameras_concerned_get_a_new_version() -> None:
+    live = LiveConfig(FRONT_AND_REAR)
+    assert (live.version("front"), live.version("rear")) == (0, 0)
+    live = live.changed(live.config.changed({"camera.front.prompts.detect": ["bus"]}))
+    assert (live.version("front"), live.version("rear")) == (1, 0)
+    live = live.changed(live.config.changed({"prompts.detect": ["bus"]}))  # front has its own
+    assert (live.version("front"), live.version("rear")) == (1, 1)
+    live = live.changed(live.config.changed({"max_objects": 3}))
+    assert (live.version("front"), live.version("rear")) == (1, 1)
+    live = live.changed(live.config.changed({"camera.front.prompts.detect": []}))
+    # The words are the same as before, the list they come from is another.
+    assert (live.version("front"), live.version("rear")) == (1, 1)
 
 
 def test_a_refused_change_leaves_the_config_as_it_was() -> None:
