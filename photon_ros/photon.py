@@ -21,7 +21,7 @@ from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.devices import device_named
+from photon_ros.engine.device import device_named
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.lora import LoraAdapter
 from photon_ros.engine.metrics import EngineLoad, EngineStats

@@ -7,8 +7,7 @@ import torch
 
 from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.cuda_device import CudaDevice
-from photon_ros.engine.device import CpuDevice, Device
+from photon_ros.engine.device import CpuDevice, CudaDevice, Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.interfaces import Constraint, FrameCrops, SampledToken
 from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from photon_ros.bench.sleep_device import SleepDevice
 from photon_ros.bench.workload import (
     FixedLengthState,
     build_engine,
@@ -17,7 +18,6 @@ from photon_ros.bench.workload import (
     submit,
 )
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.sleep_device import SleepDevice
 
 BATCH_ROWS = (1, 8, 32)
 NUM_TICKS = 400

@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from photon_ros.bench.sleep_device import SleepDevice
 from photon_ros.bench.workload import (
     FixedLengthState,
     build_engine,
@@ -22,7 +23,6 @@ from photon_ros.bench.workload import (
     submit,
 )
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.sleep_device import SleepDevice
 
 FORWARDS_MS = (1.0, 2.0, 4.0)
 BATCH_ROWS = (1, 8, 32)

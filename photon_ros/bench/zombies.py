@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from photon_ros.bench.sleep_device import SleepDevice
 from photon_ros.bench.workload import FixedLengthState, build_engine, submit
-from photon_ros.engine.sleep_device import SleepDevice
 
 NUM_TOKENS = (3, 10, 30, 110)
 BATCH_ROWS = (1, 32)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MAX_RECORDS = 4096
 
@@ -72,33 +71,3 @@ class EngineStats:
     def occupancy(self) -> float:
         """Mean rows of a decode step."""
         return self.num_decode_rows / max(1, self.num_decode_steps)
-
-
-def chrome_trace(records: Iterable[StepRecord]) -> dict[str, Any]:
-    """Return the records as a Chrome trace: one track a slot; load it in a trace viewer.
-
-    The format is that of the "Trace Event Format" document of Chromium; times in microseconds.
-    """
-    events = []
-    for record in records:
-        spans = (
-            ("launch", record.launch_s, record.launched_s),
-            ("sampling", record.sample_s, record.sampled_s),
-            ("wait", record.wait_s, record.copied_s),
-            ("commit", record.copied_s, record.committed_s),
-        )
-        details = {"rows": record.num_rows, "zombies": record.num_zombies}
-        for name, start_s, end_s in spans:
-            events.append(
-                {
-                    "name": f"{name} {record.kind}",
-                    "cat": name,
-                    "ph": "X",
-                    "ts": 1e6 * start_s,
-                    "dur": 1e6 * (end_s - start_s),
-                    "pid": 0,
-                    "tid": record.slot_id,
-                    "args": details,
-                }
-            )
-    return {"traceEvents": events, "displayTimeUnit": "ms"}

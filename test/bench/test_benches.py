@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from photon_ros.bench import host, model, overlap, zombies
+from photon_ros.bench.sleep_device import SleepDevice
+from photon_ros.bench.tick import chrome_trace
 from photon_ros.bench.workload import FixedLengthState, build_engine, run_until_decoding, submit
 from photon_ros.cli import main
-from photon_ros.engine.sleep_device import SleepDevice
 
 
 def test_the_device_is_busy_for_the_time_it_was_told_whatever_the_host_does() -> None:
@@ -97,6 +98,20 @@ def test_benches_print_a_table_without_json(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert "computed, not measured" in out
     assert "B200" in out
+
+
+def test_the_trace_has_a_track_a_slot_and_shows_a_launch_before_the_commit_before_it() -> None:
+    engine = build_engine(SleepDevice(0.0), 1, pipelined=True)
+    submit(engine, 0, FixedLengthState(10, max_new_tokens=10))
+    while engine.has_work:
+        engine.tick()
+    events = json.loads(json.dumps(chrome_trace(engine.stats.records)))["traceEvents"]
+    assert {event["tid"] for event in events} == {0, 1}
+    assert {event["cat"] for event in events} == {"launch", "sampling", "wait", "commit"}
+    launches = sorted(event["ts"] for event in events if event["cat"] == "launch")
+    commits = sorted(event["ts"] for event in events if event["cat"] == "commit")
+    assert len(launches) == 10
+    assert all(launch < commit for launch, commit in zip(launches[1:], commits[:-1], strict=True))
 
 
 def test_the_trace_of_real_ticks_has_both_kinds_of_step(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -16,7 +15,6 @@ from photon_ros.core.errors import DeadlineExceeded, InputError
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.engine import Engine
-from photon_ros.engine.metrics import chrome_trace
 from photon_ros.engine.sequence import Outcome, PrefixSource, Sequence
 from photon_ros.engine.watchdog import Watchdog
 from photon_ros.engine.worker import EngineWorker
@@ -136,22 +134,6 @@ def test_every_committed_step_leaves_a_record_in_order() -> None:
         assert record.bookkeeping_s > 0
     committed = [record.committed_s for record in stats.records]
     assert committed == sorted(committed)
-
-
-def test_the_trace_has_a_track_a_slot_and_shows_a_launch_before_the_commit_before_it() -> None:
-    harness = Harness()
-    harness.submit(TextGrammar(10, forbidden=(0,)))
-    harness.run()
-    trace = json.loads(json.dumps(chrome_trace(harness.engine.stats.records)))
-    events = trace["traceEvents"]
-    assert {event["tid"] for event in events} == {0, 1}
-    assert {event["cat"] for event in events} == {"launch", "sampling", "wait", "commit"}
-    launches = sorted(event["ts"] for event in events if event["cat"] == "launch")
-    commits = sorted(event["ts"] for event in events if event["cat"] == "commit")
-    overlapped = sum(
-        launch < commit for launch, commit in zip(launches[1:], commits[:-1], strict=True)
-    )
-    assert overlapped == len(launches) - 1
 
 
 def test_a_stall_limit_that_makes_no_sense_is_refused() -> None:
