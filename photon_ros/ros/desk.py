@@ -8,10 +8,6 @@ perception node.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
@@ -20,9 +16,10 @@ from rclpy.executors import MultiThreadedExecutor
 from rclpy.node import Node
 
 from photon_ros.action import Ask
-from photon_ros.core.errors import PhotonError
+from photon_ros.core.errors import PhotonError, RequestCancelled
 from photon_ros.ros.compat import shut_down
 from photon_ros.ros.inquiry import Inquiry, Source
+from photon_ros.ros.open_questions import OpenQuestion, OpenQuestions
 from photon_ros.srv import Infer
 
 MAX_QUESTIONS = 4
@@ -31,14 +28,6 @@ NUM_THREADS = MAX_QUESTIONS + 2
 SPIN_WAIT_S = 0.1
 JOIN_TIMEOUT_S = 0.3
 CANCELING_TIMEOUT_S = 1.0
-
-
-@dataclass(eq=False, slots=True)
-class _Open:
-    """A question that is being answered: what gives it up, and whether somebody did."""
-
-    give_up: Callable[[], None]
-    is_given_up: bool = False
 
 
 class QuestionDesk:
@@ -52,9 +41,7 @@ class QuestionDesk:
     def __init__(self, node: Node, source: Source) -> None:
         self._source = source
         self._logger = node.get_logger()
-        self._lock = threading.Lock()
-        self._open: dict[bytes | int, _Open] = {}
-        self._num_open = 0
+        self._questions = OpenQuestions(MAX_QUESTIONS)
         self._is_closing = False
         self._companion = Node(
             f"_{node.get_name()}_desk",
@@ -96,11 +83,7 @@ class QuestionDesk:
 
     def give_up_all(self) -> None:
         """End every open question now; whoever asked is told."""
-        with self._lock:
-            open_ones = list(self._open.values())
-        for question in open_ones:
-            question.is_given_up = True
-            question.give_up()
+        self._questions.give_up_all()
 
     def close(self) -> None:
         """Give up what is open and serve no more; safe to call twice."""
@@ -116,38 +99,12 @@ class QuestionDesk:
         self._actions.destroy()
         self._companion.destroy_node()
 
-    @contextmanager
-    def _opened(self, key: bytes | int, give_up: Callable[[], None]) -> Iterator[_Open]:
-        question = _Open(give_up)
-        with self._lock:
-            self._open[key] = question
-        try:
-            yield question
-        finally:
-            with self._lock:
-                del self._open[key]
-
-    @contextmanager
-    def _place(self) -> Iterator[bool]:
-        """Take one of the places; yields False when there is none."""
-        with self._lock:
-            is_free = self._num_open < MAX_QUESTIONS
-            self._num_open += is_free
-        try:
-            yield is_free
-        finally:
-            with self._lock:
-                self._num_open -= is_free
-
     # ~/infer
 
     def _on_infer(self, request: Infer.Request, response: Infer.Response) -> Infer.Response:
         try:
-            with self._place() as is_free:
-                if is_free:
-                    self._infer(request, response)
-                else:
-                    response.message = f"{MAX_QUESTIONS} questions are open already; ask later"
+            with self._questions.opened(object()) as question:
+                self._infer(request, response, question)
         except PhotonError as error:
             response.message = str(error)
         except Exception as error:
@@ -155,13 +112,15 @@ class QuestionDesk:
             response.message = repr(error)
         return response
 
-    def _infer(self, request: Infer.Request, response: Infer.Response) -> None:
+    def _infer(
+        self, request: Infer.Request, response: Infer.Response, question: OpenQuestion
+    ) -> None:
         inquiry: Inquiry = self._source()
         image = request.image if request.image.width or request.image.height else None
         decoded = inquiry.frame(request.camera, image)
         asked = inquiry.submit(decoded, request.skill, request.prompt)
-        with self._opened(id(asked), asked.give_up):
-            outcome = asked.wait()
+        question.on_give_up(asked.give_up)
+        outcome = asked.wait()
         response.success = outcome.is_answered
         response.message = outcome.array.error
         response.text = outcome.text
@@ -171,25 +130,19 @@ class QuestionDesk:
 
     def _on_goal(self, goal: Ask.Goal) -> GoalResponse:
         del goal  # what is wrong with it is said in the result: a refusal has no words
-        with self._lock:
-            is_free = self._num_open < MAX_QUESTIONS
-        return GoalResponse.ACCEPT if is_free else GoalResponse.REJECT
+        return GoalResponse.ACCEPT if self._questions.has_place else GoalResponse.REJECT
 
     def _on_cancel(self, goal_handle: Any) -> CancelResponse:
-        with self._lock:
-            question = self._open.get(_key(goal_handle))
-        if question is None:
+        if not goal_handle.is_active:
             return CancelResponse.REJECT
-        question.give_up()
+        self._questions.cancel(_key(goal_handle))
         return CancelResponse.ACCEPT
 
     def _on_ask(self, goal_handle: Any) -> Ask.Result:
         result = Ask.Result()
         try:
-            with self._place() as is_free:
-                if not is_free:
-                    raise PhotonError(f"{MAX_QUESTIONS} questions are open already; ask later")
-                self._ask(goal_handle, result)
+            with self._questions.opened(_key(goal_handle)) as question:
+                self._ask(goal_handle, result, question)
         except Exception as error:
             if not isinstance(error, PhotonError):
                 self._logger.error(f"~/ask failed: {error!r}")
@@ -197,25 +150,22 @@ class QuestionDesk:
             goal_handle.abort()
         return result
 
-    def _ask(self, goal_handle: Any, result: Ask.Result) -> None:
+    def _ask(self, goal_handle: Any, result: Ask.Result, question: OpenQuestion) -> None:
         goal = goal_handle.request
         inquiry: Inquiry = self._source()
         decoded = inquiry.frame(goal.camera, None)
         result.header = decoded.header
         stream = inquiry.stream(decoded, goal.skill, goal.prompt, goal.max_tokens)
-        was_cancelled = threading.Event()
-        give_up = partial(_give_up_stream, stream, was_cancelled)
-        with self._opened(_key(goal_handle), give_up) as question:
-            try:
-                for piece in stream:
-                    result.text += piece
-                    goal_handle.publish_feedback(Ask.Feedback(text=piece))
-            except PhotonError:
-                if not was_cancelled.is_set():
-                    raise
-        if question.is_given_up:
-            raise PhotonError("the node stopped before the answer was complete")
-        if was_cancelled.is_set():
+        question.on_give_up(stream.close)
+        try:
+            for piece in stream:
+                result.text += piece
+                goal_handle.publish_feedback(Ask.Feedback(text=piece))
+        except RequestCancelled:
+            if question.was_given_up:
+                raise PhotonError("the node stopped before the answer was complete") from None
+            if not question.was_cancelled:
+                raise
             _await_canceling(goal_handle)
             goal_handle.canceled()
             return
@@ -225,11 +175,6 @@ class QuestionDesk:
 
 def _key(goal_handle: Any) -> bytes:
     return bytes(goal_handle.goal_id.uuid)
-
-
-def _give_up_stream(stream: Any, was_cancelled: threading.Event) -> None:
-    was_cancelled.set()
-    stream.close()
 
 
 def _await_canceling(goal_handle: Any) -> None:

@@ -19,21 +19,26 @@ from photon_ros.ros.answer import Answer, FrameJob
 from photon_ros.ros.arrival import Arrival, Decoded
 from photon_ros.ros.conversions import array_from_answer
 from photon_ros.ros.live_config import LiveConfig
+from photon_ros.ros.retried_stream import RetriedStream
 
 TIMEOUT_S = 30.0
 # The engine ends a late request at its next step; this long afterwards it is given up.
 GRACE_S = 2.0
 
 
-class Streamer(Protocol):
-    """What an inquiry needs of Photon, beside submitting."""
+class Answerer(Protocol):
+    """What an inquiry needs of the engine."""
 
     def check(self, request: Request) -> None:
         """Raise PhotonError when the request is wrong."""
         ...
 
-    def stream(self, request: Request) -> Any:
-        """Return a TextStream."""
+    def submit(self, request: Request) -> Future[Result]:
+        """Queue a request."""
+        ...
+
+    def stream(self, request: Request) -> RetriedStream:
+        """Queue a request for an answer in words."""
         ...
 
 
@@ -118,8 +123,7 @@ class Inquiry:
             only one.
     """
 
-    photon: Streamer
-    submit_request: Callable[[Request], Future[Result]]
+    engine: Answerer
     decoder: Decoder
     now_ns: Callable[[], int]
     latest: Mapping[str, Arrival | None]
@@ -147,17 +151,17 @@ class Inquiry:
             self._request(decoded.frame, skill, prompt, self.live.config.max_tokens),
             deadline_s=time.monotonic() + TIMEOUT_S,
         )
-        self.photon.check(request)
+        self.engine.check(request)
         asked = Asked(
             decoded, skill, prompt, self.live.version(decoded.frame.camera), self.now_ns()
         )
-        asked.begin(self.submit_request(request))
+        asked.begin(self.engine.submit(request))
         return asked
 
-    def stream(self, decoded: Decoded, skill: str, prompt: str, max_tokens: int) -> Any:
-        """Ask for an answer in words, as a TextStream; 0 tokens takes the parameter."""
+    def stream(self, decoded: Decoded, skill: str, prompt: str, max_tokens: int) -> RetriedStream:
+        """Ask for an answer in words; 0 tokens takes the parameter."""
         num_tokens = max_tokens or self.live.config.max_tokens
-        return self.photon.stream(self._request(decoded.frame, skill, prompt, num_tokens))
+        return self.engine.stream(self._request(decoded.frame, skill, prompt, num_tokens))
 
     def _request(self, frame: Frame, skill: str, prompt: str, max_tokens: int) -> Request:
         config = self.live.config

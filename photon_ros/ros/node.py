@@ -130,8 +130,9 @@ class PerceptionNode(LifecycleNode):
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Close the input, answer what is in flight, and publish the account that closes."""
-        self._desk.give_up_all()
         path, self._path = self._path, None
+        # Now nothing more can be asked, and what has been is known to the desk.
+        self._desk.give_up_all()
         if path is not None:
             path.close()
         return super().on_deactivate(state)
@@ -195,8 +196,7 @@ class PerceptionNode(LifecycleNode):
         path, engine = self._active_path(), self._engine
         assert engine is not None
         return Inquiry(
-            photon=engine.photon,
-            submit_request=engine.submit,
+            engine=engine,
             decoder=path.decoder,
             now_ns=lambda: int(self.get_clock().now().nanoseconds),
             latest={name: port.latest for name, port in self._ports.items()},

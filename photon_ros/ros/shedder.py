@@ -3,6 +3,9 @@
 A step that does not fit into memory fails every request in it. They are not lost: their number
 at once is halved, the memory that the allocator holds back is given to the others, and they are
 submitted again. After a while without trouble the limit grows back.
+
+A request is given up when it does not fit with nothing else in the engine, or after
+:data:`MAX_TRIES`.
 """
 
 from __future__ import annotations
@@ -14,20 +17,26 @@ from concurrent.futures import Future
 
 import torch
 
-from photon_ros.core.errors import RequestCancelled
+from photon_ros.core.errors import EngineFault, RequestCancelled
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 
 # Answers without trouble after which twice as much is tried at once.
 NUM_CALM = 64
 MAX_LIMIT = 1024
+# Halving the largest limit until one request is left takes eleven.
+MAX_TRIES = 12
+
+Start = Callable[[], Future[Result]]
+"""Asks the engine; errors may be raised or arrive in the future."""
 
 
 class _Entry:
     """One request until it is answered."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        self.num_tries = 0
         self.future: Future[Result] = Future()
         self.was_alone = True  # no other request was in the engine while this one was
         self.is_excused = False  # it was inside while another failed: the limit has shrunk for both
@@ -62,7 +71,11 @@ class Shedder:
 
     def submit(self, request: Request) -> Future[Result]:
         """Queue a request; every error arrives in the future, which can be cancelled any time."""
-        entry = _Entry(request)
+        return self.enter(lambda: self._submit(request))
+
+    def enter(self, start: Start) -> Future[Result]:
+        """Queue what ``start`` asks, as :meth:`submit` does; it is called once for each try."""
+        entry = _Entry(start)
         with self._lock:
             self._waiting.append(entry)
         self._pump()
@@ -85,8 +98,9 @@ class Shedder:
             self._enter(entry)
 
     def _enter(self, entry: _Entry) -> None:
+        entry.num_tries += 1
         try:
-            inner = self._submit(entry.request)
+            inner = entry.start()
         except Exception as error:
             inner = Future()
             inner.set_exception(error)
@@ -99,8 +113,8 @@ class Shedder:
         with self._lock:
             num_inside = len(self._inside)
             self._inside.discard(entry)
-            # A request that does not fit alone never will.
-            is_retried = cause is not None and not entry.was_alone
+            may_fit = not entry.was_alone and entry.num_tries < MAX_TRIES
+            is_retried = cause is not None and may_fit
             if cause is not None:
                 self._shrink(entry, num_inside)
             else:
@@ -110,7 +124,7 @@ class Shedder:
         if cause is not None:
             self._free_memory()
         if not is_retried:
-            _settle(entry.future, inner, error)
+            _settle(entry.future, inner, error if cause is None else _too_large(entry, error))
         self._pump()
 
     def _shrink(self, entry: _Entry, num_inside: int) -> None:
@@ -138,6 +152,13 @@ def _settle(outer: Future[Result], inner: Future[Result], error: BaseException |
         outer.set_exception(error)
     else:
         outer.set_result(inner.result())
+
+
+def _too_large(entry: _Entry, error: BaseException | None) -> EngineFault:
+    beside = "with nothing else in the engine" if entry.was_alone else "beside others"
+    fault = EngineFault(f"out of GPU memory {beside}, at try {entry.num_tries}: {error}")
+    fault.__cause__ = error
+    return fault
 
 
 def memory_cause(error: BaseException) -> BaseException | None:

@@ -3,15 +3,21 @@
 The prompt says what happens: "person" is found where the frame's first pixel says, "nothing" is
 not there, "crowd" ends by max_objects, "boom" fails in the engine. Other words are unknown. A
 "query" is answered by the frame's first pixel, a word at a time while ``may_answer`` is set.
+
+Its memory holds ``max_inside`` requests: with more of them inside whichever is served fails for
+want of memory, a query in the middle of its words.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+
+import torch
 
 from photon_ros.core.errors import (
     DeadlineExceeded,
@@ -52,6 +58,10 @@ class FakePhoton:
         self.service_s = service_s
         self.known = KNOWN
         self.requests: list[Request] = []
+        self.max_inside = 1_000
+        self.num_out_of_memory = 0
+        self._inside: set[int] = set()
+        self._numbers = itertools.count()
         self.engine_stats = EngineStats()
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -64,6 +74,17 @@ class FakePhoton:
     def engine_load(self) -> EngineLoad:
         return EngineLoad(self._queue.qsize(), 3, 17, 256)
 
+    def _enter(self, request: Request, future: Future[Result]) -> None:
+        self.requests.append(request)
+        number = next(self._numbers)
+        self._inside.add(number)
+        future.add_done_callback(lambda _: self._inside.discard(number))
+
+    def _check_memory(self) -> None:
+        if len(self._inside) > self.max_inside:
+            self.num_out_of_memory += 1
+            raise EngineFault("a step failed") from torch.cuda.OutOfMemoryError("no room")
+
     def check(self, request: Request) -> None:
         self.validate(request.skill, request.prompt)
 
@@ -73,9 +94,9 @@ class FakePhoton:
         assert request.frame is not None
         if self._closed.is_set():
             raise EngineStopped("photon was closed")
-        self.requests.append(request)
         inbox: StreamInbox = StreamInbox()
         future: Future[Result] = Future()
+        self._enter(request, future)
         words = ["the", "first", "pixel", "is", str(request.frame.image[0, 0, 0]), "of", "255."]
         threading.Thread(
             target=self._speak, args=(request, words, inbox, future), daemon=True
@@ -85,6 +106,15 @@ class FakePhoton:
     def _speak(
         self, request: Request, words: list[str], inbox: StreamInbox, future: Future[Result]
     ) -> None:
+        try:
+            self._say(request, words, inbox, future)
+        except EngineFault as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def _say(
+        self, request: Request, words: list[str], inbox: StreamInbox, future: Future[Result]
+    ) -> None:
         for token in range(min(len(words), request.max_tokens)):
             while not self.may_answer.wait(0.01):
                 if self._closed.is_set() or future.cancelled():
@@ -92,11 +122,11 @@ class FakePhoton:
             time.sleep(self.service_s)
             if future.cancelled():
                 return
+            self._check_memory()
             inbox.on_token(token)
-        if not future.set_running_or_notify_cancel():
-            return
         if request.prompt == "boom":
-            future.set_exception(EngineFault("the device is on fire"))
+            raise EngineFault("the device is on fire")
+        if not future.set_running_or_notify_cancel():
             return
         is_cut = request.max_tokens < len(words)
         reason = EndReason.MAX_TOKENS if is_cut else EndReason.EOS
@@ -116,7 +146,7 @@ class FakePhoton:
             raise EngineStopped("photon was closed")
         self.validate(request.skill, request.prompt)
         future: Future[Result] = Future()
-        self.requests.append(request)
+        self._enter(request, future)
         self._queue.put((request, future))
         return future
 
@@ -141,6 +171,7 @@ class FakePhoton:
             try:
                 if is_late:
                     raise DeadlineExceeded("the deadline passed before the start")
+                self._check_memory()
                 future.set_result(self._answer(request))
             except Exception as error:
                 future.set_exception(error)

@@ -20,7 +20,8 @@ from std_srvs.srv import SetBool, Trigger
 
 from photon_ros.action import Ask
 from photon_ros.msg import PhotonDetectionArray
-from photon_ros.ros.desk import MAX_QUESTIONS
+from photon_ros.ros.desk import MAX_QUESTIONS, QuestionDesk
+from photon_ros.ros.inquiry import Inquiry
 from photon_ros.srv import Infer
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
@@ -300,6 +301,133 @@ def test_an_ask_of_an_inactive_node_or_without_a_frame_is_aborted_with_the_reaso
         assert it.change_state("CONFIGURE")
         assert it.change_state("ACTIVATE")
         assert Goal(it).result().result.error == "no frame has arrived yet"
+
+
+# Out of GPU memory
+
+
+def test_questions_that_do_not_fit_together_are_asked_again_and_all_answered() -> None:
+    with world(service_s=0.03) as it:
+        with_frame(it)
+        it.photon.max_inside = 1
+        goal = Goal(it)
+        wait_until(lambda: len(goal.pieces) >= 2)
+        response = infer(it, image=plain_image(9))  # beside it: both fail, and are asked again
+        assert (response.success, response.message) == (True, "")
+        answer = goal.result()
+        assert answer.status == GoalStatus.STATUS_SUCCEEDED
+        assert answer.result.text.split() == ["the", "first", "pixel", "is", "123", "of", "255."]
+        assert (answer.result.complete, answer.result.error) == (True, "")
+        # What the first try had written was not written again.
+        wait_until(lambda: "".join(goal.pieces) == answer.result.text)
+        assert it.photon.num_out_of_memory >= 1
+        assert sum(request.skill == "query" for request in it.photon.requests) == 2
+        it.listen_diagnostics()
+        wait_until(lambda: [s for s in it.statuses if _value(s, "oom_recoveries") not in ("", "0")])
+
+
+def test_frames_and_a_question_that_do_not_fit_together_are_all_answered() -> None:
+    with world(service_s=0.02) as it:
+        image = with_frame(it)
+        publisher = it.publisher()
+        it.photon.max_inside = 1
+        goal = Goal(it)
+        wait_until(lambda: goal.pieces)
+        for number in range(3):
+            it.ask(publisher, plain_image(7, stamp_ns=400 + number))
+        answer = goal.result()
+        assert answer.status == GoalStatus.STATUS_SUCCEEDED
+        assert serialize_message(answer.result.header) == serialize_message(image.header)
+        assert "".join(answer.result.text.split()[:4]) == "thefirstpixelis"
+        assert all(array.status == PhotonDetectionArray.OK for array in it.arrays)
+        assert it.photon.num_out_of_memory >= 1
+        counts = it.node.counts("")
+        assert (counts.failed, counts.completed) == (0, 4)
+
+
+def test_questions_that_never_fit_end_with_the_reason() -> None:
+    with world() as it:
+        with_frame(it)
+        it.photon.max_inside = 0
+        reason = "out of GPU memory with nothing else in the engine, at try 1: a step failed"
+        answer = Goal(it).result()
+        assert (answer.status, answer.result.error) == (GoalStatus.STATUS_ABORTED, reason)
+        response = infer(it, image=plain_image(9))
+        assert not response.success
+        assert reason in response.message
+        it.photon.max_inside = 9
+        assert Goal(it).result().status == GoalStatus.STATUS_SUCCEEDED
+
+
+def test_a_question_that_waits_for_room_can_be_cancelled() -> None:
+    with world() as it:
+        with_frame(it)
+        it.photon.max_inside = 1
+        it.photon.may_answer.clear()
+        first = Goal(it)
+        wait_until(lambda: len(it.photon.requests) == 2)
+        second = Goal(it)
+        wait_until(lambda: len(it.photon.requests) == 3)
+        it.photon.may_answer.set()
+        wait_until(lambda: it.photon.num_out_of_memory)
+        for goal in (first, second):
+            goal.cancel()
+        answers = [goal.result() for goal in (first, second)]
+        ends = (GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_SUCCEEDED)
+        assert all(answer.status in ends for answer in answers)
+        assert Goal(it).result().status == GoalStatus.STATUS_SUCCEEDED
+
+
+# Cancelled or stopped at the worst moment
+
+
+def test_an_ask_cancelled_before_it_is_looked_at_is_never_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_begin = threading.Event()
+    begin = QuestionDesk._on_ask
+
+    def late(desk: QuestionDesk, goal_handle: Any) -> Any:
+        may_begin.wait(10.0)
+        return begin(desk, goal_handle)
+
+    monkeypatch.setattr(QuestionDesk, "_on_ask", late)
+    with world() as it:
+        with_frame(it)
+        it.photon.may_answer.clear()
+        goal = Goal(it)
+        assert len(goal.cancel().goals_canceling) == 1
+        may_begin.set()
+        answer = goal.result()
+        assert (answer.status, answer.result.text) == (GoalStatus.STATUS_CANCELED, "")
+        it.photon.may_answer.set()
+        assert Goal(it).result().status == GoalStatus.STATUS_SUCCEEDED
+
+
+def test_a_question_asked_while_the_node_stops_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_preparing, may_ask = threading.Event(), threading.Event()
+    frame = Inquiry.frame
+
+    def slow(inquiry: Inquiry, camera: str, image: Any) -> Any:
+        is_preparing.set()
+        may_ask.wait(10.0)
+        return frame(inquiry, camera, image)
+
+    with world(listen=False) as it:
+        it.photon.may_answer.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Inquiry, "frame", slow)
+            request = Infer.Request(skill="detect", prompt="person", image=plain_image(9))
+            waiting = it.begin(Infer, "infer", request)
+            assert is_preparing.wait(5.0)
+            assert it.change_state("DEACTIVATE")
+            may_ask.set()
+            wait_until(waiting.done)
+        assert not waiting.result().success
+        assert "the node stopped before the answer" in waiting.result().message
+        assert infer(it, image=plain_image(9)).message == "the node is inactive, not active"
 
 
 def test_a_deactivation_aborts_an_open_ask() -> None:
