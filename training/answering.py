@@ -16,6 +16,9 @@ from photon_ros.core.prompting import Prompting
 from photon_ros.engine.interfaces import Model
 from training.scene import Box
 
+# More than any outline of nano has.
+MAX_CORNERS = 24
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -25,6 +28,7 @@ class Found:
         x, y: centre.
         width, height: extent; 0 for a point.
         score: probability that an object began, rather than the answer ended.
+        ring: corners (x, y) of its outline; empty where none was asked for.
     """
 
     x: float
@@ -32,6 +36,7 @@ class Found:
     width: float
     height: float
     score: float
+    ring: tuple[tuple[float, float], ...] = ()
 
     @property
     def box(self) -> Box:
@@ -71,6 +76,19 @@ class _PrefixCache:
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2)
 
 
+def _placed(
+    ring: list[tuple[float, float]], box: tuple[float, float, float, float]
+) -> tuple[tuple[float, float], ...]:
+    """Return corners in units of a box (x, y, width, height) in units of the picture.
+
+    As in the product, the box is clamped to the picture first.
+    """
+    x, y, width, height = box
+    left, right = max(0.0, x - width / 2), min(1.0, x + width / 2)
+    top, bottom = max(0.0, y - height / 2), min(1.0, y + height / 2)
+    return tuple((left + u * (right - left), top + v * (bottom - top)) for u, v in ring)
+
+
 class Asker:
     """One picture, encoded once, and asked again and again.
 
@@ -92,24 +110,74 @@ class Asker:
         """Return what is found for each prompt; all prompts must have as many tokens."""
         if not prompts:
             return []
-        template = self._prompting.templates[skill]
-        encode = self._prompting.tokenizer.encode
-        ids = [[*template.prefix, *encode(prompt), *template.suffix] for prompt in prompts]
-        self._cache.own = {}
-        hidden = self._step(self._model.embed_tokens(torch.tensor(ids)))
+        hidden = self._begin(skill, prompts)
         answers: list[list[Found]] = [[] for _ in prompts]
         going = torch.ones(len(prompts), dtype=torch.bool)
         for _ in range(max_objects):
-            ends = (self._prompting.coord_id, self._prompting.eos_id)
-            scores = self._model.token_logits(hidden, ends).softmax(-1)[:, 0]
+            scores = self._begins(hidden)
             going &= scores > 0.5
             if not bool(going.any()):
                 break
-            hidden, values = self._next_object(hidden, has_size=skill == "detect")
+            hidden, values = self._next_object(hidden, has_size=skill != "point")
             for row in torch.nonzero(going).flatten().tolist():
                 x, y, width, height = values[row]
                 answers[row].append(Found(x, y, width, height, float(scores[row])))
         return answers
+
+    def segment(
+        self,
+        prompts: list[str],
+        points: list[tuple[float, float]] | None = None,
+        max_corners: int = MAX_CORNERS,
+    ) -> list[Found | None]:
+        """Return the outlined object of each prompt, None where nothing was found.
+
+        Args:
+            prompts: what to outline; all must have as many tokens.
+            points: for each of them a place (x, y) on the object meant; None for none.
+            max_corners: corners after which an outline ends at the latest.
+        """
+        if not prompts:
+            return []
+        hidden = self._begin("segment", prompts, points)
+        scores = self._begins(hidden)
+        hidden, values = self._next_object(hidden, has_size=True)
+        found = scores > 0.5
+        going = found.clone()
+        rings: list[list[tuple[float, float]]] = [[] for _ in prompts]
+        for _ in range(max_corners):
+            going &= self._begins(hidden) > 0.5
+            if not bool(going.any()):
+                break
+            hidden, corners = self._next_object(hidden, has_size=False)
+            for row in torch.nonzero(going).flatten().tolist():
+                rings[row].append(corners[row][:2])
+        return [
+            Found(*value, score=float(score), ring=_placed(ring, value)) if is_found else None
+            for value, score, ring, is_found in zip(
+                values, scores, rings, found.tolist(), strict=True
+            )
+        ]
+
+    def _begin(
+        self, skill: str, prompts: list[str], points: list[tuple[float, float]] | None = None
+    ) -> Tensor:
+        """Feed the prompts; return (B, D), the last hidden state of each."""
+        model, template = self._model, self._prompting.templates[skill]
+        encode = self._prompting.tokenizer.encode
+        ids = [[*encode(template.object_prefix + prompt), *template.suffix] for prompt in prompts]
+        skill_ids = torch.tensor(template.prefix).expand(len(prompts), -1)
+        parts = [model.embed_tokens(skill_ids), model.embed_tokens(torch.tensor(ids))]
+        if points is not None:
+            values = torch.tensor(points).reshape(-1, 1)
+            parts.insert(1, model.embed_coord_values(values).view(len(prompts), 2, -1))
+        self._cache.own = {}
+        return self._step(torch.cat(parts, dim=1))
+
+    def _begins(self, hidden: Tensor) -> Tensor:
+        """Return (B,): the probability that an object or a corner begins here."""
+        either = (self._prompting.coord_id, self._prompting.eos_id)
+        return self._model.token_logits(hidden, either).softmax(-1)[:, 0]
 
     def _next_object(
         self, hidden: Tensor, has_size: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from photon_ros.models.moondream.config import (
     MoondreamConfig,
     RegionConfig,
@@ -11,7 +13,13 @@ from photon_ros.models.moondream.config import (
 )
 from photon_ros.models.nano import vocabulary
 
-TRAINED_SKILLS = ("point", "detect")
+TRAINED_SKILLS = ("point", "detect", "segment")
+
+
+def _template(skill: str) -> dict[str, Any]:
+    ids = {"prefix": [vocabulary.SKILL_IDS[skill]], "suffix": [vocabulary.SEPARATOR_ID]}
+    return ids | ({"outline": "corners"} if skill == "segment" else {})
+
 
 CONFIG = MoondreamConfig(
     text=TextConfig(
@@ -47,9 +55,6 @@ CONFIG = MoondreamConfig(
         eos_id=vocabulary.EOS_ID,
         coord_id=vocabulary.COORD_ID,
         size_id=vocabulary.SIZE_ID,
-        templates={
-            skill: {"prefix": [vocabulary.SKILL_IDS[skill]], "suffix": [vocabulary.SEPARATOR_ID]}
-            for skill in TRAINED_SKILLS
-        },
+        templates={skill: _template(skill) for skill in TRAINED_SKILLS},
     ),
 )

@@ -11,6 +11,7 @@ from PIL import Image
 
 from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
 from training.architecture import CONFIG
+from training.outline import NUM_CORNERS, corners_of, mirrored_corners
 from training.scene import Scene
 
 CROP_PX = CONFIG.vision.crop_size
@@ -34,6 +35,8 @@ class Sample:
         boxes: (num_objects, 4) float32 (x_min, y_min, x_max, y_max) in [0, 1].
         cells: (CELL_SIDE, CELL_SIDE) uint8, 1 + object seen at the cell's centre, or 0.
         is_real: True for a frame of a film, where only people are labelled.
+        corners: (num_objects, NUM_CORNERS, 2) float32 outlines of the whole objects, hidden
+            parts too, in units of their boxes.
     """
 
     whole: NDArray[np.uint8]
@@ -44,6 +47,7 @@ class Sample:
     boxes: NDArray[np.float32]
     cells: NDArray[np.uint8]
     is_real: bool
+    corners: NDArray[np.float32]
 
     def crops(self) -> NDArray[np.uint8]:
         """Return (num_crops, crop, crop, 3): the global crop, then the tiles row by row."""
@@ -74,6 +78,7 @@ class Sample:
             boxes[order],
             rank[self.cells[:, ::-1]],
             self.is_real,
+            mirrored_corners(self.corners[order]),
         )
 
 
@@ -82,15 +87,26 @@ def resize(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
 
 
+def boxes_of(scene: Scene) -> NDArray[np.float32]:
+    """Return (num_objects, 4) float32 (x_min, y_min, x_max, y_max) in [0, 1]."""
+    height, width = scene.ids.shape
+    size = np.array([width, height, width, height], np.float32)
+    pixels = np.array([thing.box for thing in scene.objects], np.float32).reshape(-1, 4)
+    return np.asarray(pixels / size, np.float32)
+
+
+def outlines_of(scene: Scene) -> NDArray[np.float32]:
+    """Return (num_objects, NUM_CORNERS, 2) float32 corners in units of the boxes."""
+    rings = [corners_of(thing.mask) for thing in scene.objects]
+    return np.array(rings, np.float32).reshape(-1, NUM_CORNERS, 2)
+
+
 def cut(scene: Scene, tiling: tuple[int, int], is_real: bool) -> Sample:
     """Return the scene as the model sees it; tiling (1, 1) means the global crop alone."""
-    height, width = scene.ids.shape
     mosaic = None
     if tiling != (1, 1):
         margin, window = 2 * CONFIG.vision.margin_px, CONFIG.vision.window_px
         mosaic = resize(scene.image, tiling[1] * window + margin, tiling[0] * window + margin)
-    size = np.array([width, height, width, height], np.float32)
-    boxes = np.array([thing.box for thing in scene.objects], np.float32).reshape(-1, 4) / size
     colours = [COLOURS.index(o.colour) if o.colour else NO_COLOUR for o in scene.objects]
     cells = cv2.resize(scene.ids, (CELL_SIDE, CELL_SIDE), interpolation=cv2.INTER_NEAREST_EXACT)
     return Sample(
@@ -99,7 +115,8 @@ def cut(scene: Scene, tiling: tuple[int, int], is_real: bool) -> Sample:
         tiling=tiling,
         kinds=np.array([CLASSES.index(o.kind) for o in scene.objects], np.int64),
         colours=np.array(colours, np.int64),
-        boxes=np.asarray(boxes, np.float32),
+        boxes=boxes_of(scene),
         cells=np.asarray(cells, np.uint8),
         is_real=is_real,
+        corners=outlines_of(scene),
     )

@@ -25,13 +25,18 @@ from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
 from training.answering import Asker, Found
 from training.clip import read_frames
 from training.cutting import CROP_PX, Sample
-from training.measures import Tally, count_boxes, count_points
+from training.cutting import cut as cut_scene
+from training.measures import OutlineTally, Tally, count_boxes, count_points, mask_iou
 from training.pool import Mix, Renderer
-from training.questions import Question, ask
+from training.questions import Question, Shares, ask
+from training.scene import Scene
 
 HELD_OUT_SEED = 9001
 # Side of an object in pixels of the global crop, as the square root of its area.
 SIZE_BOUNDS_PX = (16.0, 32.0)
+# Questions of the same kinds, however often training asks them.
+_BOXES_AND_POINTS = Shares(segment=0.0, absent=0.27, swapped=0.5, lookalike=0.0)
+_OUTLINES = Shares(segment=1.0, absent=0.27, swapped=0.5, lookalike=0.0)
 _CLIP_FPS = 10.0
 _CLIP_START_NS = 1_000_000_000
 
@@ -45,6 +50,7 @@ class RenderedFigures:
     num_absent: int = 0
     num_false_alarms: int = 0
     recall_by_size: list[Tally] = field(default_factory=lambda: [Tally(), Tally(), Tally()])
+    outlines: OutlineTally = field(default_factory=OutlineTally)
 
 
 def asker_for(checkpoint: Checkpoint, crops: torch.Tensor, tiling: tuple[int, int]) -> Asker:
@@ -57,15 +63,23 @@ def asker_for(checkpoint: Checkpoint, crops: torch.Tensor, tiling: tuple[int, in
 def evaluate_rendered(
     checkpoint: Checkpoint, num_scenes: int, *, tiled: bool, seed: int = HELD_OUT_SEED
 ) -> RenderedFigures:
-    """Ask about ``num_scenes`` scenes rendered from ``seed``, with or without tiles."""
+    """Ask about ``num_scenes`` scenes rendered from ``seed``, with or without tiles.
+
+    Outlines are asked for only of a model that has the skill.
+    """
     mix = Mix(0, 1, 0, 0) if tiled else Mix(1, 0, 0, 0)
     renderer = Renderer(seed, mix, clip=None)
     figures = RenderedFigures()
     for index in range(num_scenes):
-        sample = renderer.sample(index)
+        scene, tiling, is_real = renderer.scene(index)
+        sample = cut_scene(scene, tiling, is_real)
         rng = np.random.default_rng([seed, 3, index])
-        questions = ask(sample, rng, max_questions=6, max_tokens=200)
+        questions = ask(sample, rng, max_questions=6, max_tokens=200, shares=_BOXES_AND_POINTS)
         asker = asker_for(checkpoint, torch.from_numpy(sample.crops()), sample.tiling)
+        if "segment" in checkpoint.prompting.templates:
+            rng = np.random.default_rng([seed, 4, index])
+            outlines = ask(sample, rng, max_questions=6, max_tokens=300, shares=_OUTLINES)
+            _count_outlines(figures.outlines, scene, asker, outlines)
         for skill in ("detect", "point"):
             asked = [question for question in questions if question.skill == skill]
             answers = asker.ask(skill, [question.prompt for question in asked])
@@ -88,6 +102,25 @@ def _count(
     sides = CROP_PX * np.sqrt((truth[:, 2] - truth[:, 0]) * (truth[:, 3] - truth[:, 1]))
     for j, size in enumerate(np.searchsorted(SIZE_BOUNDS_PX, sides)):
         figures.recall_by_size[int(size)].add(int(j in hits), 0, 1)
+
+
+def _count_outlines(
+    tally: OutlineTally, scene: Scene, asker: Asker, questions: list[Question]
+) -> None:
+    """Ask for outlines, with a point and without: their prompts are of different length."""
+    for has_point in (True, False):
+        asked = [question for question in questions if (question.point is not None) == has_point]
+        points = [question.point for question in asked if question.point is not None]
+        prompts = [question.prompt for question in asked]
+        answers = asker.segment(prompts, points if has_point else None)
+        for question, found in zip(asked, answers, strict=True):
+            if not question.answer:
+                tally.num_absent += 1
+                tally.num_false_alarms += found is not None
+                continue
+            truth = scene.objects[question.answer[0]]
+            overlap = mask_iou(found.ring, truth, scene.ids.shape) if found else 0.0
+            (tally.with_point if has_point else tally.without_point).append(overlap)
 
 
 @dataclass(slots=True)
@@ -150,6 +183,24 @@ def _print_rendered(name: str, figures: RenderedFigures) -> None:
     print(f"  point in object: precision {point.precision:.3f}, recall {point.recall:.3f}")
     share = figures.num_false_alarms / max(1, figures.num_absent)
     print(f"  false alarms on absent prompts {100 * share:.1f} % of {figures.num_absent}")
+    _print_outlines(figures.outlines)
+
+
+def _print_outlines(tally: OutlineTally) -> None:
+    num = len(tally.with_point) + len(tally.without_point)
+    if not num:
+        print("  segment: not a skill of these weights")
+        return
+    share = tally.num_false_alarms / max(1, tally.num_absent)
+    print(
+        f"  segment mask IoU {_mean(tally.with_point):.3f} with a point on the object, "
+        f"{_mean(tally.without_point):.3f} without ({num} objects, nothing found counts as 0); "
+        f"false alarms {100 * share:.1f} % of {tally.num_absent}"
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
 
 
 def _print_clip(name: str, figures: ClipFigures) -> None:

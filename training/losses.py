@@ -12,6 +12,12 @@ from training.packing import NONE, PREFIX_LEN, Packed
 
 COORD_SIGMA_BINS = 1.3
 SIZE_SIGMA_BINS = 1.0
+# A bin of a corner is 1/256 of its box: far finer than an outline need be.
+CORNER_SIGMA_BINS = 3.0
+CORNER_WEIGHT = 0.5
+# An outline has sixteen corners after its box; where to look, and that one more comes, is easy
+# by then and must not drown what is said of boxes and points.
+_DRAWING_WEIGHT = 0.1
 # One head of one layer is taught to look at the object being answered.
 LOOKING_LAYER, LOOKING_HEAD = 2, 0
 
@@ -82,17 +88,27 @@ def soft_cross_entropy(logits: Tensor, target_bins: Tensor, sigma: float) -> Ten
 
 
 def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dict[str, Tensor]:
-    """Return the losses of a batch of questions by name: token, coord, size, look."""
+    """Return the losses of a batch of questions by name: token, coord, size, look.
+
+    "coord" holds the corners of outlines, too.
+    """
     hidden, attend = run_questions(network, embeds_FPD, packed)
     zero = hidden.sum() * 0.0
     losses = {"token": zero, "coord": zero, "size": zero, "look": zero}
+    weights = torch.where(packed.draws, _DRAWING_WEIGHT, 1.0)
     boundary = packed.next_id != NONE
     logits = network.text.logits(hidden[boundary])
-    losses["token"] = F.cross_entropy(logits.float(), packed.next_id[boundary])
-    placed = packed.coord_target != NONE
-    if bool(placed.any()):
-        logits = network.region.coord_logits(hidden[placed])
-        losses["coord"] = soft_cross_entropy(logits, packed.coord_target[placed], COORD_SIGMA_BINS)
+    token_losses = F.cross_entropy(logits.float(), packed.next_id[boundary], reduction="none")
+    losses["token"] = _weighted_mean(token_losses, weights[boundary])
+    for drawn, sigma, weight in (
+        (False, COORD_SIGMA_BINS, 1.0),
+        (True, CORNER_SIGMA_BINS, CORNER_WEIGHT),
+    ):
+        placed = (packed.coord_target != NONE) & (packed.draws == drawn)
+        if bool(placed.any()):
+            logits = network.region.coord_logits(hidden[placed])
+            loss = soft_cross_entropy(logits, packed.coord_target[placed], sigma)
+            losses["coord"] = losses["coord"] + weight * loss
     sized = packed.size_target[..., 0] != NONE
     if bool(sized.any()):
         logits = network.region.size_logits(hidden[sized]).flatten(0, 1)
@@ -102,5 +118,9 @@ def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dic
     if bool(looking.any()) and attend.looking is not None:
         logs = F.log_softmax(attend.looking[looking], dim=-1)
         hits = logs.masked_fill(~packed.looks_at[looking], -torch.inf)
-        losses["look"] = -torch.logsumexp(hits, dim=-1).mean()
+        losses["look"] = _weighted_mean(-torch.logsumexp(hits, dim=-1), weights[looking])
     return losses
+
+
+def _weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
+    return (losses * weights).sum() / weights.sum()

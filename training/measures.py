@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from photon_ros.skills.mask import mask_of
 from training.answering import Found
-from training.scene import Box
+from training.scene import Box, SceneObject
 
 MIN_IOU = 0.5
 
@@ -101,3 +103,36 @@ def count_points(tally: Tally, found: list[Found], truth: NDArray[np.float32]) -
     """Count one answer of point."""
     pairs = matched_points(found, [tuple(box) for box in truth.tolist()])
     tally.add(len(pairs), len(found), len(truth))
+
+
+@dataclass(slots=True)
+class OutlineTally:
+    """What is measured on outlines.
+
+    Attributes:
+        with_point, without_point: overlap of each mask asked for with a point on the object,
+            and without; 0 where nothing was found.
+        num_absent, num_false_alarms: prompts of what is not there, and those answered.
+    """
+
+    with_point: list[float] = field(default_factory=list)
+    without_point: list[float] = field(default_factory=list)
+    num_absent: int = 0
+    num_false_alarms: int = 0
+
+
+def mask_iou(
+    ring: Sequence[tuple[float, float]], truth: SceneObject, shape: tuple[int, ...]
+) -> float:
+    """Return intersection over union of a drawn outline and the mask of an object.
+
+    Args:
+        ring: corners (x, y) normalised to the picture; drawn as the product draws a mask.
+        truth: the object; its whole mask counts, hidden parts too.
+        shape: (height, width) of the picture, pixels.
+    """
+    height, width = shape
+    drawn = mask_of([ring], width_px=width, height_px=height)
+    x_min, y_min, x_max, y_max = (int(value) for value in truth.box)
+    common = int((drawn[y_min:y_max, x_min:x_max] & truth.mask).sum())
+    return common / max(1, int(drawn.sum()) + int(truth.mask.sum()) - common)

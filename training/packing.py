@@ -19,6 +19,8 @@ NONE = -100
 NUM_COORD_BINS = CONFIG.region.num_coord_bins
 NUM_SIZE_BINS = CONFIG.region.num_size_bins
 PREFIX_LEN = CONFIG.prefix_len
+# The model is less sure of a corner than of a centre, so what it is fed is further off.
+CORNER_JITTER = 3.0
 _WORDS = vocabulary.word_ids()
 _SIDE = CONFIG.vision.grid_side
 
@@ -51,6 +53,7 @@ class Packed:
         question: (F, S) int64 which question a position belongs to; -1 is padding.
         next_id: (F, S) int64 COORD_ID or EOS_ID where an object may begin, else NONE.
         coord_target: (F, S) float32 bin to answer, or NONE.
+        draws: (F, S) bool: a corner of an outline is answered here, or begins or does not.
         size_target: (F, S, 2) float32 bins to answer, or NONE.
         looks_at: (F, S, P) bool: the patches of the object being answered; all False if none.
     """
@@ -62,6 +65,7 @@ class Packed:
     question: Tensor
     next_id: Tensor
     coord_target: Tensor
+    draws: Tensor
     size_target: Tensor
     looks_at: Tensor
 
@@ -110,6 +114,7 @@ def pack(
         "question": np.full(shape, -1, np.int64),
         "next_id": np.full(shape, NONE, np.int64),
         "coord_target": np.full(shape, NONE, np.float32),
+        "draws": np.zeros(shape, np.bool_),
         "size_target": np.full((*shape, 2), NONE, np.float32),
         "looks_at": np.zeros((*shape, _SIDE * _SIDE), np.bool_),
     }
@@ -126,11 +131,12 @@ def pack(
 
 
 def prompt_ids(question: Question) -> list[int]:
-    """Return skill, colour, class, separator."""
+    """Return skill, coordinates of the point if there is one, colour, class, separator."""
     kind = vocabulary.ANY_CLASS if question.kind == ANY else vocabulary.CLASSES[question.kind]
     colour = vocabulary.COLOURS[question.colour] if question.colour != ANY else None
     return [
         vocabulary.SKILL_IDS[question.skill],
+        *([vocabulary.COORD_ID] * len(question.point or ())),
         _WORDS[colour or vocabulary.ANY_COLOUR],
         _WORDS[kind],
         vocabulary.SEPARATOR_ID,
@@ -146,24 +152,41 @@ def _write_question(
     rng: np.random.Generator,
     jitter_bins: float,
 ) -> None:
-    at = start + 4
+    at = start + question.num_prompt_tokens
     row["ids"][start:at] = prompt_ids(question)
+    if question.point is not None:
+        row["coords"][start + 1 : start + 3] = question.point
     for thing in question.answer:
-        box = sample.boxes[thing]
-        middle = coord_bin((box[:2] + box[2:]) / 2)
-        fed = np.clip(np.rint(middle + rng.normal(0, jitter_bins, 2)), 0, NUM_COORD_BINS - 1)
+        begin, box = at, sample.boxes[thing]
         row["next_id"][at - 1] = vocabulary.COORD_ID
-        row["coord_target"][at - 1], row["coord_target"][at] = middle
-        row["ids"][at : at + 2] = vocabulary.COORD_ID
-        row["coords"][at : at + 2] = fed / NUM_COORD_BINS
-        row["looks_at"][at - 1 : at + 1] = patches[thing]
-        at += 2
-        if question.skill == "detect":
+        at = _write_coords(row, at, coord_bin((box[:2] + box[2:]) / 2), rng, jitter_bins)
+        if question.skill != "point":
             size = size_bin(box[2:] - box[:2])
-            row["looks_at"][at - 1] = patches[thing]
             row["size_target"][at - 1] = size
             row["ids"][at] = vocabulary.SIZE_ID
             fed = np.rint(size + rng.normal(0, jitter_bins, 2)).astype(np.float32)
             row["sizes"][at] = size_of_bin(np.clip(fed, 0, NUM_SIZE_BINS - 1))
             at += 1
+        if question.skill == "segment":
+            first, bins = at, coord_bin(sample.corners[thing].reshape(-1))
+            at = _write_coords(row, at, bins, rng, jitter_bins * CORNER_JITTER)
+            row["next_id"][first - 1 : at - 1 : 2] = vocabulary.COORD_ID
+            row["draws"][first - 1 : at] = True
+        row["looks_at"][begin - 1 : at - 1] = patches[thing]
     row["next_id"][at - 1] = vocabulary.EOS_ID
+
+
+def _write_coords(
+    row: dict[str, NDArray[Any]],
+    at: int,
+    bins: NDArray[np.float32],
+    rng: np.random.Generator,
+    jitter_bins: float,
+) -> int:
+    """Write coordinates to answer, fed back a little off; return the place after them."""
+    end = at + len(bins)
+    fed = np.clip(np.rint(bins + rng.normal(0, jitter_bins, len(bins))), 0, NUM_COORD_BINS - 1)
+    row["coord_target"][at - 1 : end - 1] = bins
+    row["ids"][at:end] = vocabulary.COORD_ID
+    row["coords"][at:end] = fed / NUM_COORD_BINS
+    return end

@@ -1,7 +1,8 @@
 """The pool: scenes rendered once, kept as JPEG with their truth, read again and again.
 
 A pool is a folder of shards. Scene ``i`` of a pool is a pure function of (seed, ``i``), so a
-broken-off rendering goes on where it stopped and gives the same pool.
+broken-off rendering goes on where it stopped and gives the same pool. The outlines of a shard
+lie in a file beside it, and can be added to a pool that was rendered without.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from photon_ros.core.errors import InputError
 from training.clip import Clip, clip_scene, empty_background
-from training.cutting import CELL_SIDE, Sample, cut
+from training.cutting import CELL_SIDE, Sample, boxes_of, cut, outlines_of
 from training.scene import Scene, Sprite, render_scene
 
 SHARD_SCENES = 500
@@ -71,17 +72,25 @@ class Renderer:
         return {"seed": self._seed, "mix": asdict(self._mix), "film": self._clip is not None}
 
     def sample(self, index: int) -> Sample:
-        """Return scene ``index``; it depends on nothing but the arguments of the renderer."""
+        """Return scene ``index`` as the model sees it; see :meth:`scene`."""
+        scene, tiling, is_real = self.scene(index)
+        return cut(scene, tiling, is_real)
+
+    def scene(self, index: int) -> tuple[Scene, tuple[int, int], bool]:
+        """Return scene ``index``, its tiling, and whether it is a frame of the film.
+
+        It depends on nothing but the arguments of the renderer.
+        """
         rng = np.random.default_rng([self._seed, index])
         kind = min(int(np.searchsorted(self._bounds, rng.random(), side="right")), 3)
         if kind >= 2 and self._clip is not None:
             tiled = kind == 3
             scene = clip_scene(self._clip, rng, 0.8 if tiled else 0.3)
-            return cut(scene, (2, 3) if tiled else (1, 1), is_real=True)
+            return scene, (2, 3) if tiled else (1, 1), True
         sizes = _TILED_SIZES if kind == 1 else _GLOBAL_SIZES
         size = sizes[int(rng.integers(len(sizes)))]
         scene = self._render(size, rng, (0.045, 0.42) if kind == 1 else (0.065, 0.48))
-        return cut(scene, _TILINGS[size] if kind == 1 else (1, 1), is_real=False)
+        return scene, _TILINGS[size] if kind == 1 else (1, 1), False
 
     def _render(
         self, size: tuple[int, int], rng: np.random.Generator, heights: tuple[float, float]
@@ -127,9 +136,37 @@ def render_pool(
         path = folder / f"shard_{first:07d}.npz"
         if not path.exists():
             last = min(first + SHARD_SCENES, num_scenes)
-            _write_shard(path, [renderer.sample(i) for i in range(first, last)])
+            samples = [renderer.sample(i) for i in range(first, last)]
+            _write(outline_path(path), corners=np.concatenate([s.corners for s in samples]))
+            _write_shard(path, samples)
+        elif not outline_path(path).exists():
+            add_outlines(path, renderer)
         if on_shard is not None:
             on_shard(min(first + SHARD_SCENES, num_scenes))
+
+
+def outline_path(shard: Path) -> Path:
+    """Return where the outlines of a shard lie."""
+    return shard.with_name(shard.name.replace("shard_", "outlines_"))
+
+
+def add_outlines(shard: Path, renderer: Renderer) -> None:
+    """Render the scenes of a shard again and write their outlines beside it.
+
+    Raises:
+        InputError: the scenes are not those of the shard.
+    """
+    first = int(shard.stem.removeprefix("shard_"))
+    with np.load(shard) as there:
+        counts, truth = there["counts"], there["boxes"]
+    scenes = [renderer.scene(first + i)[0] for i in range(len(counts))]
+    rendered = np.concatenate([boxes_of(scene) for scene in scenes])
+    same_counts = [len(scene.objects) for scene in scenes] == counts.tolist()
+    if not same_counts or not np.array_equal(rendered, truth):
+        raise InputError(
+            f"{shard} holds other scenes than are rendered now: remove it, and it is rendered anew"
+        )
+    _write(outline_path(shard), corners=np.concatenate([outlines_of(scene) for scene in scenes]))
 
 
 def _claim(path: Path, description: dict[str, Any]) -> None:
@@ -162,9 +199,8 @@ def _picture(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _write_shard(path: Path, samples: list[Sample]) -> None:
     blobs = [_jpeg(image) for sample in samples for image in (sample.whole, sample.mosaic)]
-    partial = path.with_suffix(".tmp.npz")
-    np.savez(
-        partial,
+    _write(
+        path,
         bytes=np.frombuffer(b"".join(blobs), np.uint8),
         ends=np.cumsum([len(blob) for blob in blobs]),
         tilings=np.array([sample.tiling for sample in samples], np.int64),
@@ -175,17 +211,33 @@ def _write_shard(path: Path, samples: list[Sample]) -> None:
         cells=np.stack([sample.cells for sample in samples]),
         is_real=np.array([sample.is_real for sample in samples]),
     )
+
+
+def _write(path: Path, **arrays: NDArray[Any]) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_suffix(".tmp.npz")
+    np.savez(partial, **arrays)  # type: ignore[arg-type]
     os.replace(partial, path)
 
 
 class Pool:
-    """A rendered pool, held in memory as JPEG; pictures are decoded when asked for."""
+    """A rendered pool, held in memory as JPEG; pictures are decoded when asked for.
+
+    Raises:
+        FileNotFoundError: there is no pool, or one without the outlines of its objects.
+    """
 
     def __init__(self, folder: Path) -> None:
         paths = sorted(folder.glob("shard_???????.npz"))
         if not paths:
             raise FileNotFoundError(f"no pool in {folder}: render one first")
-        shards = [dict(np.load(path)) for path in paths]
+        bare = [path.name for path in paths if not outline_path(path).exists()]
+        if bare:
+            raise FileNotFoundError(
+                f"{len(bare)} of {len(paths)} shards in {folder} have no outlines, {bare[0]} "
+                "first: run training.add_outlines on it"
+            )
+        shards = [dict(np.load(path)) | dict(np.load(outline_path(path))) for path in paths]
         self._shards = shards
         self._scene_ends = np.cumsum([len(shard["counts"]) for shard in shards])
         self._object_ends = [np.cumsum(shard["counts"]) for shard in shards]
@@ -219,4 +271,5 @@ class Pool:
             boxes=shard["boxes"][things],
             cells=shard["cells"][i],
             is_real=bool(shard["is_real"][i]),
+            corners=shard["corners"][things],
         )

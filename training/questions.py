@@ -7,12 +7,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
-from training.cutting import NO_COLOUR, Sample
+from training.cutting import CELL_SIDE, NO_COLOUR, Sample
+from training.outline import NUM_CORNERS
 
 ANY = -1
-ABSENT_SHARE = 0.27
 _CONE = CLASSES.index("cone")
 _PERSON = CLASSES.index("person")
+_TOKENS_OF_AN_OBJECT = {"point": 2, "detect": 3, "segment": 3 + 2 * NUM_CORNERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How often what is asked.
+
+    Attributes:
+        segment: questions for an outline; of the others, three in five are detect.
+        absent: questions about what is not there.
+        swapped: of those, a colour and a class that are both there, on different objects.
+        lookalike: of those, one thing that is there with another colour, or in another class.
+        referred: questions for an outline that come with a point.
+    """
+
+    segment: float = 0.22
+    absent: float = 0.35
+    swapped: float = 0.5
+    lookalike: float = 0.3
+    referred: float = 0.5
+
+
+TRAINING = Shares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +43,19 @@ class Question:
     """One prompt with its answer.
 
     Attributes:
-        skill: "point" or "detect".
+        skill: "point", "detect" or "segment".
         colour: index into COLOURS, or ANY.
         kind: index into CLASSES, or ANY.
-        answer: indices of the objects meant, left to right; empty when there is none.
+        answer: indices of the objects meant, left to right; empty when there is none. Segment
+            means one: the object at ``point``, else the first from the left.
+        point: (x, y) in [0, 1] that segment is referred to; None without.
     """
 
     skill: str
     colour: int
     kind: int
     answer: tuple[int, ...]
+    point: tuple[float, float] | None = None
 
     @property
     def prompt(self) -> str:
@@ -40,7 +66,12 @@ class Question:
     @property
     def num_tokens(self) -> int:
         """Positions of prompt and answer, the end token not counted."""
-        return 4 + len(self.answer) * (3 if self.skill == "detect" else 2)
+        return self.num_prompt_tokens + len(self.answer) * _TOKENS_OF_AN_OBJECT[self.skill]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Positions of the prompt: skill, point, colour, class, separator."""
+        return 4 if self.point is None else 6
 
 
 def answer_to(sample: Sample, colour: int, kind: int) -> tuple[int, ...] | None:
@@ -69,19 +100,43 @@ def _present(sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
     return (colour, ANY) if style < 0.6 else (colour, kind)
 
 
-def _absent(sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
-    """Return (colour, kind) that may be missing; half the time both parts are there, apart."""
-    if len(sample.kinds) > 1 and rng.random() < 0.5:
-        colours = sample.colours[sample.colours != NO_COLOUR]
-        if len(colours):
-            return int(rng.choice(colours)), int(rng.choice(sample.kinds))
+def _absent(sample: Sample, shares: Shares, rng: np.random.Generator) -> tuple[int, int]:
+    """Return (colour, kind) that may be missing, mostly close to something that is there."""
+    style = rng.random()
+    if style < shares.swapped:
+        pairs = _missing_pairs(sample)
+        if pairs:
+            return pairs[int(rng.integers(len(pairs)))]
+    elif style < shares.swapped + shares.lookalike and len(sample.kinds):
+        return _lookalike(sample, rng)
     colour = int(rng.integers(len(COLOURS))) if rng.random() < 0.6 else ANY
     kind = int(rng.integers(len(CLASSES))) if rng.random() < 0.85 or colour == ANY else ANY
     return colour, kind
 
 
+def _missing_pairs(sample: Sample) -> list[tuple[int, int]]:
+    """Return each (colour, kind) whose parts are both there, but on no object together."""
+    colours = {int(colour) for colour in sample.colours} - {NO_COLOUR}
+    kinds = {int(kind) for kind in sample.kinds}
+    pairs = [(colour, kind) for colour in sorted(colours) for kind in sorted(kinds)]
+    return [pair for pair in pairs if answer_to(sample, *pair) == ()]
+
+
+def _lookalike(sample: Sample, rng: np.random.Generator) -> tuple[int, int]:
+    """Return the colour of an object with any class, or its class with any colour."""
+    i = int(rng.integers(len(sample.kinds)))
+    colour, kind = int(sample.colours[i]), int(sample.kinds[i])
+    if colour != NO_COLOUR and rng.random() < 0.5:
+        return colour, int(rng.integers(len(CLASSES)))
+    return int(rng.integers(len(COLOURS))), kind
+
+
 def ask(
-    sample: Sample, rng: np.random.Generator, max_questions: int, max_tokens: int
+    sample: Sample,
+    rng: np.random.Generator,
+    max_questions: int,
+    max_tokens: int,
+    shares: Shares = TRAINING,
 ) -> list[Question]:
     """Draw different questions about a scene.
 
@@ -91,36 +146,74 @@ def ask(
         max_questions: most questions to ask.
         max_tokens: most positions that all of them together may take; the first question is
             asked whatever it takes.
+        shares: how often what is asked.
     """
-    questions: dict[tuple[str, int, int], Question] = {}
+    questions: dict[tuple[object, ...], Question] = {}
     taken = 0
     for _ in range(2 * max_questions):
         if len(questions) == max_questions:
             break
-        skill = "detect" if rng.random() < 0.6 else "point"
+        skill = _skill(shares, rng)
         if sample.is_real and not questions and len(sample.kinds):
-            question: Question | None = Question(skill, ANY, _PERSON, _everybody(sample))
+            question = _about(sample, skill, (ANY, _PERSON), shares, rng)
         else:
-            question = _draw(sample, skill, rng)
+            question = _draw(sample, skill, shares, rng)
         if question is None or (questions and taken + question.num_tokens > max_tokens):
             continue
-        key = question.skill, question.colour, question.kind
+        key = question.skill, question.colour, question.kind, question.point and question.answer
         if key not in questions:
             questions[key] = question
             taken += question.num_tokens
     return list(questions.values())
 
 
-def _everybody(sample: Sample) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.flatnonzero(sample.kinds == _PERSON))
+def _skill(shares: Shares, rng: np.random.Generator) -> str:
+    style = rng.random()
+    if style < shares.segment:
+        return "segment"
+    return "detect" if style < shares.segment + 0.6 * (1 - shares.segment) else "point"
 
 
-def _draw(sample: Sample, skill: str, rng: np.random.Generator) -> Question | None:
+def _draw(sample: Sample, skill: str, shares: Shares, rng: np.random.Generator) -> Question | None:
     """Draw one question, or None when luck gave none that the truth can answer."""
-    want_absent = len(sample.kinds) == 0 or rng.random() < ABSENT_SHARE
+    want_absent = len(sample.kinds) == 0 or rng.random() < shares.absent
     for _ in range(6):
-        colour, kind = (_absent if want_absent else _present)(sample, rng)
-        answer = answer_to(sample, colour, kind)
-        if answer is not None and bool(answer) != want_absent:
-            return Question(skill, colour, kind, answer)
+        meant = _absent(sample, shares, rng) if want_absent else _present(sample, rng)
+        question = _about(sample, skill, meant, shares, rng)
+        if question is not None and bool(question.answer) != want_absent:
+            return question
     return None
+
+
+def _about(
+    sample: Sample,
+    skill: str,
+    meant: tuple[int, int],
+    shares: Shares,
+    rng: np.random.Generator,
+) -> Question | None:
+    """Return the question about (colour, kind), or None where the truth does not say."""
+    answer = answer_to(sample, *meant)
+    if answer is None or skill != "segment":
+        return None if answer is None else Question(skill, *meant, answer)
+    if rng.random() >= shares.referred:
+        return Question(skill, *meant, answer[:1])
+    # Somebody points at what they see, wherever on it; at what is not there, anywhere.
+    one = (int(rng.choice(answer)),) if answer else ()
+    return Question(skill, *meant, one, _place_on(sample, one, rng))
+
+
+def _place_on(
+    sample: Sample, one: tuple[int, ...], rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return a random place where an object is seen; anywhere when there is none."""
+    if not one:
+        return float(rng.random()), float(rng.random())
+    rows, columns = np.nonzero(sample.cells == one[0] + 1)
+    if not len(rows):  # too small for a cell
+        x_min, y_min, x_max, y_max = sample.boxes[one[0]].tolist()
+        return (x_min + x_max) / 2, (y_min + y_max) / 2
+    k = int(rng.integers(len(rows)))
+    # Anywhere in the cell, so that the model does not learn the middles of cells alone.
+    x, y = (np.array([columns[k], rows[k]]) + rng.random(2)) / CELL_SIDE
+    return float(x), float(y)

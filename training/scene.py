@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
@@ -27,11 +27,13 @@ class SceneObject:
         kind: class word.
         colour: colour word; "" where no colour can be said, as for people in photographs.
         box: (x_min, y_min, x_max, y_max) of the whole object, hidden parts too, pixels.
+        mask: (height, width) bool of the box in whole pixels: what the whole object covers.
     """
 
     kind: str
     colour: str
     box: Box
+    mask: NDArray[np.bool_] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,11 @@ class Scene:
             if width * height < 0.4 * (x_max - x_min) * (y_max - y_min):
                 continue
             box = inside[0] - left, inside[1] - top, inside[2] - left, inside[3] - top
-            kept.append((i, SceneObject(thing.kind, thing.colour, box)))
+            mask = thing.mask[
+                int(inside[1] - y_min) : int(inside[3] - y_min),
+                int(inside[0] - x_min) : int(inside[2] - x_min),
+            ]
+            kept.append((i, SceneObject(thing.kind, thing.colour, box, mask)))
         kept.sort(key=lambda entry: (entry[1].box[0] + entry[1].box[2], entry[1].box[1]))
         for new, (old, _) in enumerate(kept, start=1):
             rank[old] = new
@@ -154,7 +160,11 @@ class Composer:
         target = self.picture[rows, columns]
         target += (sprite.rgb[inner] - target) * alpha[..., None]
         whole_box = float(box[0]), float(box[1]), float(box[2]), float(box[3])
-        self.objects.append(SceneObject(sprite.kind, sprite.colour, whole_box))
+        mask = solid[
+            box[1] - rows.start : box[3] - rows.start,
+            box[0] - columns.start : box[2] - columns.start,
+        ]
+        self.objects.append(SceneObject(sprite.kind, sprite.colour, whole_box, mask))
         self._ids[rows, columns][solid] = len(self.objects)
         self._solid_px.append(int(solid.sum()))
         return True

@@ -42,7 +42,8 @@ def test_a_model_that_finds_nothing_scores_nothing(checkpoint: Checkpoint) -> No
     assert figures.detect.num_truth + figures.point.num_truth > 0
     assert figures.detect.f1 == figures.point.f1 == 0
     assert figures.num_absent > 0
-    assert figures.num_false_alarms == 0
+    assert figures.num_false_alarms == figures.outlines.num_false_alarms == 0
+    assert set(figures.outlines.with_point) == set(figures.outlines.without_point) == {0.0}
     by_size = sum(tally.num_truth for tally in figures.recall_by_size)
     assert by_size == figures.detect.num_truth
 
@@ -51,30 +52,50 @@ def test_a_model_that_knows_the_truth_scores_all(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An asker that answers from the truth: the counting itself loses nothing."""
-    answers: dict[tuple[str, str], list[Found]] = {}
+    answers: dict[tuple[object, ...], list[Found]] = {}
     real_ask = evaluate.ask
 
     def ask_and_note(sample, rng, **limits):
         questions = real_ask(sample, rng, **limits)
-        answers.clear()
         for question in questions:
-            boxes = sample.boxes[list(question.answer)]
-            answers[question.skill, question.prompt] = [
-                Found((b[0] + b[2]) / 2, (b[1] + b[3]) / 2, b[2] - b[0], b[3] - b[1], 1.0)
-                for b in boxes
-            ]
+            answers[question.skill, question.prompt, question.point] = [
+                Found(
+                    (b[0] + b[2]) / 2, (b[1] + b[3]) / 2, b[2] - b[0], b[3] - b[1], 1.0,
+                    tuple((b[:2] + corners * (b[2:] - b[:2])).tolist()),
+                )
+                for b, corners in zip(
+                    sample.boxes[list(question.answer)],
+                    sample.corners[list(question.answer)],
+                    strict=True,
+                )
+            ]  # fmt: skip
         return questions
+
+    def segment(self, prompts, points=None):
+        found = [
+            answers["segment", prompt, point]
+            for prompt, point in zip(prompts, points or [None] * len(prompts), strict=True)
+        ]
+        return [things[0] if things else None for things in found]
 
     monkeypatch.setattr(evaluate, "ask", ask_and_note)
     monkeypatch.setattr(
-        Asker, "ask", lambda self, skill, prompts: [answers[skill, p] for p in prompts]
+        Asker, "ask", lambda self, skill, prompts: [answers[skill, p, None] for p in prompts]
     )
+    monkeypatch.setattr(Asker, "segment", segment)
     figures = evaluate_rendered(checkpoint, 8, tiled=False)
     assert figures.detect.f1 == 1
     assert figures.detect.mean_iou == pytest.approx(1, abs=1e-4)
     assert figures.point.recall >= 0.9  # two centres may lie in each other's box
     assert figures.num_false_alarms == 0
     assert all(tally.num_right == tally.num_truth for tally in figures.recall_by_size)
+    outlines = figures.outlines
+    assert outlines.num_false_alarms == 0 < outlines.num_absent
+    assert len(outlines.with_point) > 5
+    assert len(outlines.without_point) > 5
+    overlaps = outlines.with_point + outlines.without_point
+    assert min(overlaps) > 0.5
+    assert 0.88 < sum(overlaps) / len(overlaps) < 1, "sixteen corners lose a little"
 
 
 def test_labels_of_a_film_are_found_by_their_stamps(
@@ -118,7 +139,8 @@ def test_the_command_prints_the_table(folder: Path, capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     assert "2 rendered scenes, global crop only, seed 9001" in printed
     assert "1 rendered scenes, with tiles" in printed
-    for figure in ("detect F1@0.5", "recall by size", "point in object", "false alarms"):
+    figures = ("detect F1@0.5", "recall by size", "point in object", "false alarms on absent")
+    for figure in (*figures, "segment mask IoU 0.000 with a point on the object, 0.000 without"):
         assert printed.count(figure) == 2
 
 

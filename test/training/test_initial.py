@@ -118,6 +118,7 @@ def test_an_empty_scene_owns_nothing_and_teaches_nothing(samples: list[Sample]) 
     blank = Sample(
         samples[0].whole, None, (1, 1), samples[0].kinds[:0], samples[0].colours[:0],
         samples[0].boxes[:0], np.zeros_like(samples[0].cells), False,
+        samples[0].corners[:0],
     )  # fmt: skip
     assert not owners(blank).any()
     network = Network(CONFIG)

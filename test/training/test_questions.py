@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
-from training.cutting import CELL_SIDE, CROP_PX, NO_COLOUR, Sample
-from training.questions import ANY, Question, answer_to, ask
+from training.cutting import CELL_SIDE, CROP_PX, NO_COLOUR, Sample, cut
+from training.outline import NUM_CORNERS
+from training.pool import Mix, Renderer
+from training.questions import ANY, TRAINING, Question, Shares, answer_to, ask
 
 RED, BLUE = COLOURS.index("red"), COLOURS.index("blue")
 CONE, BALL, PERSON = (CLASSES.index(kind) for kind in ("cone", "ball", "person"))
@@ -30,6 +32,7 @@ def sample_of(things: list[tuple[int, int]], is_real: bool = False) -> Sample:
         boxes=boxes.astype(np.float32),
         cells=np.zeros((CELL_SIDE, CELL_SIDE), np.uint8),
         is_real=is_real,
+        corners=np.full((num, NUM_CORNERS, 2), 0.5, np.float32),
     )
 
 
@@ -98,25 +101,95 @@ def test_questions_are_different_true_and_within_the_budget(
     asked = ask(sample, np.random.default_rng(seed), max_questions, max_tokens)
     assert 1 <= len(asked) <= max_questions
     assert sum(q.num_tokens for q in asked) <= max(max_tokens, asked[0].num_tokens)
-    assert len({(q.skill, q.colour, q.kind) for q in asked}) == len(asked)
+    keys = {(q.skill, q.colour, q.kind, q.point and q.answer) for q in asked}
+    assert len(keys) == len(asked)
     for question in asked:
-        assert question.answer == answer_to(sample, question.colour, question.kind)
+        meant = answer_to(sample, question.colour, question.kind)
+        assert meant is not None
+        if question.skill != "segment":
+            assert question.answer == meant
+            assert question.point is None
+        elif question.point is None:
+            assert question.answer == meant[:1], "the first from the left"
+        else:
+            assert len(question.answer) == min(1, len(meant))
+            assert set(question.answer) <= set(meant)
+            assert all(0 <= value <= 1 for value in question.point)
     if is_real and things:
         assert asked[0].prompt == "person"
 
 
-def test_about_a_quarter_of_the_prompts_are_absent() -> None:
+@pytest.mark.parametrize("share", [0.1, 0.35])
+def test_as_many_prompts_are_absent_as_asked_for(share: float) -> None:
     rng = np.random.default_rng(0)
-    asked = [q for _ in range(300) for q in ask(MIXED, rng, 8, 110)]
-    share = sum(not q.answer for q in asked) / len(asked)
-    assert 0.2 < share < 0.45
-    mixed_up = [q for q in asked if not q.answer and q.colour in (RED, BLUE) and q.kind != ANY]
-    assert mixed_up
+    asked = [q for _ in range(3000) for q in ask(MIXED, rng, 1, 110, Shares(absent=share))]
+    assert sum(not q.answer for q in asked) / len(asked) == pytest.approx(share, abs=0.04)
+
+
+def test_absent_prompts_are_mostly_close_to_what_is_there() -> None:
+    """Both words there but apart, or one of them there, or nothing of either."""
+    rng = np.random.default_rng(0)
+    rooms = [(RED, CONE), (BLUE, BALL), (RED, BALL)]  # a blue cone is missing
+    asked = [q for _ in range(2000) for q in ask(sample_of(rooms), rng, 1, 110, Shares(absent=1))]
+    assert not any(q.answer for q in asked)
+    pairs = [q for q in asked if q.colour != ANY and q.kind != ANY]
+    swapped = [q for q in pairs if (q.colour, q.kind) == (BLUE, CONE)]
+    one_word = [q for q in pairs if (q.colour in (RED, BLUE)) != (q.kind in (CONE, BALL))]
+    assert len(swapped) > 0.3 * len(asked)
+    assert len(one_word) > 0.25 * len(asked)
+    assert any(q.colour in (RED, BLUE) for q in one_word)
+    assert any(q.kind in (CONE, BALL) for q in one_word)
+    assert len(swapped) + len(one_word) < len(asked)
+
+
+def test_outlines_are_asked_as_often_as_said_half_of_them_with_a_point() -> None:
+    rng = np.random.default_rng(0)
+    asked = [q for _ in range(3000) for q in ask(MIXED, rng, 1, 110)]
+    outlines = [q for q in asked if q.skill == "segment"]
+    assert len(outlines) / len(asked) == pytest.approx(TRAINING.segment, abs=0.03)
+    referred = sum(q.point is not None for q in outlines) / len(outlines)
+    assert referred == pytest.approx(0.5, abs=0.05)
+    assert {q.answer for q in outlines if q.point is None} >= {(), (0,), (1,)}
+    assert {q.answer for q in outlines if q.point and q.kind == CONE} >= {(0,), (3,), (4,)}
+
+
+def test_without_outlines_boxes_and_points_are_all_that_is_asked() -> None:
+    rng = np.random.default_rng(0)
+    asked = [q for _ in range(500) for q in ask(MIXED, rng, 8, 110, Shares(segment=0))]
+    detect = sum(q.skill == "detect" for q in asked) / len(asked)
+    assert {q.skill for q in asked} == {"detect", "point"}
+    assert detect == pytest.approx(0.6, abs=0.06)
+
+
+def test_a_point_lies_where_its_object_is_seen() -> None:
+    renderer = Renderer(4, Mix(1, 0, 0, 0), None)
+    rng = np.random.default_rng(1)
+    num_on = num_points = 0
+    for index in range(40):
+        scene, tiling, is_real = renderer.scene(index)
+        sample = cut(scene, tiling, is_real)
+        for question in ask(sample, rng, 6, 400, Shares(segment=1, referred=1, absent=0)):
+            assert question.point is not None
+            x, y = question.point
+            height, width = scene.ids.shape
+            seen = scene.ids[int(y * height * 0.9999), int(x * width * 0.9999)]
+            num_on += int(seen) == question.answer[0] + 1 if question.answer else 0
+            num_points += bool(question.answer)
+            if question.answer:
+                x_min, y_min, x_max, y_max = sample.boxes[question.answer[0]]
+                near = 1 / CELL_SIDE
+                assert x_min - near <= x <= x_max + near
+                assert y_min - near <= y <= y_max + near
+    assert num_points > 60
+    assert num_on > 0.8 * num_points  # the rest is off by part of a cell
 
 
 def test_tokens_of_a_question() -> None:
     assert Question("detect", RED, CONE, (1, 2)).num_tokens == 4 + 6
     assert Question("point", RED, CONE, (1, 2)).num_tokens == 4 + 4
+    assert Question("segment", RED, CONE, (1,)).num_tokens == 4 + 3 + 32
+    assert Question("segment", RED, CONE, (1,), (0.1, 0.2)).num_tokens == 6 + 3 + 32
+    assert Question("segment", RED, CONE, (), (0.1, 0.2)).num_tokens == 6
     assert Question("point", RED, CONE, ()).prompt == "red cone"
     assert Question("point", ANY, ANY, ()).prompt == "object"
     assert Question("point", RED, ANY, ()).prompt == "red object"

@@ -28,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_a_checkpoint_named_nano_with_the_trained_skills(folder: Path) -> None:
     checkpoint = load_nano(folder=folder)
     assert checkpoint.name == checkpoint.prompting.model_name == "nano"
-    assert set(checkpoint.prompting.templates) == set(TRAINED_SKILLS) == {"point", "detect"}
+    assert set(checkpoint.prompting.templates) == set(TRAINED_SKILLS)
+    assert set(TRAINED_SKILLS) == {"point", "detect", "segment"}
+    assert not checkpoint.prompting.templates["segment"].spells_outline
     assert checkpoint.prompting.prefix_len == 145
     assert len(checkpoint.prompting.coord_values) == 256
     assert len(checkpoint.prompting.size_values) == 128
@@ -51,7 +53,7 @@ def test_a_camera_frame_is_cut_as_it_was_in_training(folder: Path) -> None:
 
 def test_prompts_are_checked_before_any_frame(folder: Path) -> None:
     with Photon(load_nano(folder=folder)) as photon:
-        assert photon.skills == ("point", "detect")
+        assert photon.skills == ("point", "detect", "segment")
         photon.validate("detect", "people")
         with pytest.raises(UnknownWordError, match="nano does not know 'zebra'"):
             photon.validate("detect", "zebra")
