@@ -22,6 +22,7 @@ from photon_ros.ros.intake import Intake
 from photon_ros.ros.latency import LatencyWindow
 from photon_ros.ros.mailbox import Mailbox
 from photon_ros.ros.params import NodeConfig
+from photon_ros.ros.publishers import PublisherReading, read_publishers
 from photon_ros.ros.topics import compressed_topic
 
 # Reasons carry sizes: a camera that sends garbage could make up any number of them.
@@ -46,6 +47,7 @@ class CameraPort:
         self.outputs = CameraOutputs(node, camera)
         self._subscription: Any = None
         self._info_subscription: Any = None
+        self._qos = QoSProfile(depth=1)
         self._info: CameraInfo | bytes | None = None
         self._is_rectified = False
         self.mailbox: Mailbox[Arrival] = Mailbox()
@@ -60,7 +62,6 @@ class CameraPort:
         self.window = LatencyWindow(now_s=now_s)
         self.intake = Intake(now_s=now_s)
         self.image_age_ms = float("nan")
-        self.num_qos_mismatches = 0
         self._bad_reasons: Counter[str] = Counter()
 
     def reset_account(self) -> None:
@@ -84,7 +85,7 @@ class CameraPort:
         """
         if self._subscription is not None:
             return
-        qos = QoSProfile(
+        self._qos = QoSProfile(
             history=HistoryPolicy.KEEP_LAST,
             depth=config.qos_depth,
             reliability=_RELIABILITIES[config.qos_reliability],
@@ -93,7 +94,7 @@ class CameraPort:
             message_type(config.image_transport),
             self._input_topic(config.image_transport),
             on_message,
-            qos,
+            self._qos,
             raw=True,
             event_callbacks=event_callbacks(self._on_incompatible_qos),
         )
@@ -112,11 +113,10 @@ class CameraPort:
         return str(self._node.resolve_topic_name(name))
 
     def _on_incompatible_qos(self, event: Any) -> None:
-        self.num_qos_mismatches = event.total_count
+        del event  # its count never falls, and the graph tells who is there
         self._node.get_logger().error(
-            f"{event.total_count} publisher(s) of {self.topic} offer a QoS that "
-            "this node does not accept, so nothing arrives from them; a best effort publisher "
-            "needs qos.reliability best_effort"
+            f"a publisher of {self.topic} offers a QoS that this node does not accept, so nothing "
+            "arrives from it; a best effort publisher needs qos.reliability best_effort"
         )
 
     def _on_camera_info(self, serialised: bytes) -> None:
@@ -130,10 +130,11 @@ class CameraPort:
             info = self._info = deserialize_message(info, CameraInfo)
         return CameraModel(info, self._is_rectified)
 
-    @property
-    def num_publishers(self) -> int:
-        """Publishers of the input that the graph shows, whether their QoS matches or not."""
-        return int(self._node.count_publishers(self.topic)) if self.topic else 0
+    def publishers(self) -> PublisherReading:
+        """Return who publishes the input now."""
+        if not self.topic:
+            return PublisherReading()
+        return read_publishers(self._node, self.topic, self._qos)
 
     def unsubscribe(self) -> None:
         """Close the input."""

@@ -18,6 +18,7 @@ from photon_ros.ros.intake import IntakeSummary
 from photon_ros.ros.latency import LatencySummary
 from photon_ros.ros.mailbox import FrameCounts
 from photon_ros.ros.params import NodeConfig
+from photon_ros.ros.publishers import PublisherReading
 
 # Seconds without an image after which a camera counts as silent.
 SILENT_S = 5.0
@@ -88,10 +89,10 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
     now_s = time.monotonic()
     counts, output = port.mailbox.counts(), port.window.summary(now_s=now_s)
     intake = port.intake.summary(now_s=now_s)
-    num_publishers = port.num_publishers
+    publishers = port.publishers()
     problems: list[Problem] = []
     if is_active:
-        problems += _input_problems(port, intake, num_publishers)
+        problems += _input_problems(port, intake, publishers)
         problems += _output_problems(counts, output, config)
     if counts.bad:
         problems.append((_WARN, f"{counts.bad} bad frames"))
@@ -116,8 +117,8 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
         "resolution": port.resolution,
         "zero_stamps": intake.zero_stamps,
         "backward_stamps": intake.backward_stamps,
-        "qos_mismatch": port.num_qos_mismatches,
-        "publishers_seen": num_publishers,
+        "qos_mismatch": publishers.num_incompatible,
+        "publishers_seen": publishers.num_seen,
         "seconds_since_last_frame": f"{intake.silent_s:.1f}",
     }
     values.update({f"bad: {reason}": count for reason, count in port.bad_reasons(NUM_BAD_REASONS)})
@@ -125,17 +126,19 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
     return _status(name, problems, values, summary=f"{output.fps:.1f} answers per second")
 
 
-def _input_problems(port: CameraPort, intake: IntakeSummary, num_publishers: int) -> list[Problem]:
+def _input_problems(
+    port: CameraPort, intake: IntakeSummary, publishers: PublisherReading
+) -> list[Problem]:
     problems: list[Problem] = []
     advice = loss_advice(get_rmw_implementation_identifier())
-    if port.num_qos_mismatches:
+    if publishers.is_unheard:
         problems.append((_ERROR, "a publisher's QoS does not match qos.reliability"))
     if intake.silent_s > SILENT_S:
         problems.append((_WARN, f"no image for {SILENT_S:g} s on {port.topic}"))
-        if num_publishers == 0:
+        if publishers.num_seen == 0:
             problems.append((_WARN, "nobody publishes it"))
-        elif not port.num_qos_mismatches:
-            problems.append((_WARN, f"{num_publishers} publisher(s) of it; {advice}"))
+        elif not publishers.is_unheard:
+            problems.append((_WARN, f"{publishers.num_seen} publisher(s) of it; {advice}"))
     elif intake.delivered < MIN_DELIVERED:
         problems.append(
             (

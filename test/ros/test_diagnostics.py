@@ -12,7 +12,7 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from ros_world import RELIABLE, World, plain_image, wait_until, world
+from ros_world import BEST_EFFORT, RELIABLE, World, plain_image, wait_until, world
 from sensor_msgs.msg import Image
 
 from photon_ros.core.errors import ModelError
@@ -98,6 +98,40 @@ def test_a_silent_camera_warns_and_says_whether_anybody_publishes() -> None:
         it.client.create_publisher(Image, "image", 1)
         status = status_where(it, "camera", lambda s: "1 publisher(s) of it" in s.message)
         assert "FASTDDS_DEFAULT_PROFILES_FILE" in status.message
+
+
+# rclpy's own callback of the publisher's side calls a method that rclpy deprecated.
+@pytest.mark.filterwarnings("ignore:Deprecated in favor of:DeprecationWarning")
+def test_an_incompatible_publisher_is_an_error_until_it_goes() -> None:
+    with world(qos__reliability="reliable", diagnostics__period=0.1) as it:
+        publisher = it.client.create_publisher(Image, "image", BEST_EFFORT)
+        status = status_where(it, "camera", lambda s: "QoS" in s.message)
+        assert status.level == DiagnosticStatus.ERROR
+        told = values(status)
+        assert (told["qos_mismatch"], told["publishers_seen"]) == ("1", "1")
+        it.client.destroy_publisher(publisher)
+        status = status_where(it, "camera", lambda s: "QoS" not in s.message)
+        told = values(status)
+        assert (told["qos_mismatch"], told["publishers_seen"]) == ("0", "0")
+        assert status.level != DiagnosticStatus.ERROR
+
+
+@pytest.mark.filterwarnings("ignore:Deprecated in favor of:DeprecationWarning")
+def test_an_incompatible_publisher_beside_a_compatible_one_is_told_and_no_error() -> None:
+    with world(qos__reliability="reliable", diagnostics__period=0.1) as it:
+        for _ in range(2):
+            it.client.create_publisher(Image, "image", BEST_EFFORT)
+        status = status_where(it, "camera", lambda s: values(s)["qos_mismatch"] == "2")
+        assert status.level == DiagnosticStatus.ERROR
+        good = it.publisher()
+        it.ask(good, plain_image(1))
+        status = status_where(it, "camera", lambda s: "QoS" not in s.message)
+        told = values(status)
+        assert (told["qos_mismatch"], told["publishers_seen"]) == ("2", "3")
+        assert status.level == DiagnosticStatus.OK
+        it.client.destroy_publisher(good)
+        status = status_where(it, "camera", lambda s: "QoS" in s.message)
+        assert status.level == DiagnosticStatus.ERROR
 
 
 def test_frames_far_below_their_stamp_rate_warn_and_name_the_profile() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("photon_ros.msg", reason="the messages are not built: make b
 
 from fake_photon import FakePhoton
 from rclpy.serialization import serialize_message
-from ros_world import BEST_EFFORT, RELIABLE, image_message, plain_image, wait_until, world
+from ros_world import RELIABLE, image_message, plain_image, wait_until, world
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
@@ -475,18 +475,6 @@ def test_segment_arrays_carry_the_outline_and_every_skill_is_answered() -> None:
         assert list(mask.ring_offsets) == [0]
         assert len(mask.polygon_xy) == 6
         assert it.photon.requests[0].max_tokens == 99
-
-
-# rclpy's own callback of the publisher's side calls a method that rclpy deprecated.
-@pytest.mark.filterwarnings("ignore:Deprecated in favor of:DeprecationWarning")
-def test_a_publisher_with_incompatible_qos_shows_in_diagnostics() -> None:
-    with world(qos__reliability="reliable") as it:
-        it.client.create_publisher(Image, "image", BEST_EFFORT)
-        status = wait_until(
-            lambda: [s for s in it.statuses if s.name == "photon: camera" and "QoS" in s.message]
-        )[-1]
-        assert status.level == b"\x02"
-        assert any(item.key == "qos_mismatch" and item.value == "1" for item in status.values)
 
 
 def test_every_transition_by_service() -> None:
