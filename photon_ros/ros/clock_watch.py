@@ -1,4 +1,7 @@
-"""ClockWatch: tells when ROS time jumps backward, as it does when a simulation starts again."""
+"""ClockWatch: tells when ROS time jumps backward, as it does when a simulation starts again.
+
+A step back of at most MAX_BACKWARD_S is none: messages on /clock may overtake one another.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any
 from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
 from rclpy.node import Node
+
+from photon_ros.ros.intake import MAX_BACKWARD_S
 
 
 class ClockWatch:
@@ -22,7 +27,9 @@ class ClockWatch:
         # The clock calls while it is locked, where nothing may be done but to say so.
         self._jumped = node.create_guard_condition(on_jump)
         threshold = JumpThreshold(
-            min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
+            min_forward=None,
+            min_backward=Duration(nanoseconds=-round(MAX_BACKWARD_S * 1e9)),
+            on_clock_change=False,
         )
         self._handle = node.get_clock().create_jump_callback(threshold, post_callback=self._jump)
 

@@ -15,6 +15,9 @@ import numpy as np
 
 WINDOW_S = 10.0
 MIN_STAMPS = 5
+# Drivers hand frames over out of order, and correct their clocks, by fractions of this; a recording
+# that begins again, a restarted simulation or a clock that is set goes back further.
+MAX_BACKWARD_S = 0.5
 # Share of the gaps between stamps that may be shorter than the camera's period: enough to shrug
 # off jitter, and few enough to find the period although most frames are lost.
 _PERIOD_QUANTILE = 0.2
@@ -41,7 +44,8 @@ class IntakeSummary:
         hz: frames received per second.
         stamp_hz: frames per second that the camera took, by its stamps; NaN when unknown.
         delivered: share of the camera's frames that arrived, at most 1; NaN when unknown.
-        zero_stamps, backward_stamps: frames stamped 0, and those stamped before the one before.
+        zero_stamps, backward_stamps: frames stamped 0, and those stamped before the one before,
+            by however little.
         silent_s: seconds since the last frame; infinite before the first.
     """
 
@@ -75,7 +79,10 @@ class Intake:
             self._clear(now_s)
 
     def add(self, serialised: bytes, *, now_s: float) -> bool:
-        """Take one received message; return True when its stamp jumped backward."""
+        """Take one received message; return True when its stamp jumped backward.
+
+        That is by more than :data:`MAX_BACKWARD_S`.
+        """
         stamp_ns = cdr_stamp_ns(serialised)
         with self._lock:
             self._last_s = now_s
@@ -91,6 +98,8 @@ class Intake:
             if previous_ns is None or stamp_ns >= previous_ns:
                 return False
             self._backward_stamps += 1
+            if previous_ns - stamp_ns <= MAX_BACKWARD_S * 1e9:
+                return False
             # What came before the jump says nothing about the rate after it.
             self._stamps_ns = deque([0] * (len(self._stamps_ns) - 1) + [stamp_ns])
             return True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photon_ros.ros.intake import WINDOW_S, Intake, cdr_stamp_ns
+from photon_ros.ros.intake import MAX_BACKWARD_S, WINDOW_S, Intake, cdr_stamp_ns
 
 
 def message(stamp_ns: int, order: str = "<") -> bytes:
@@ -73,6 +73,31 @@ def test_a_backward_stamp_is_told_and_counted_and_an_equal_one_is_not() -> None:
     ]
     assert told == [False, False, False, True, False, True]
     assert intake.summary(now_s=6.0).backward_stamps == 2
+
+
+@pytest.mark.parametrize("back_ns", [1, 33_000_000, round(MAX_BACKWARD_S * 1e9)])
+def test_a_small_step_back_is_counted_and_is_no_jump(back_ns: int) -> None:
+    intake = Intake(now_s=0.0)
+    assert not intake.add(message(10**10), now_s=0.0)
+    assert not intake.add(message(10**10 - back_ns), now_s=0.03)
+    assert not intake.add(message(10**10 + 1), now_s=0.06)
+    assert intake.summary(now_s=0.1).backward_stamps == 1
+    # Beyond the bound it is one.
+    assert intake.add(message(10**10 - round(MAX_BACKWARD_S * 1e9)), now_s=0.1)
+    assert intake.summary(now_s=0.1).backward_stamps == 2
+
+
+def test_frames_handed_over_in_pairs_of_the_wrong_order_keep_their_rate() -> None:
+    stamps_s = [(k ^ 1) / 30 for k in range(300)]
+    intake = Intake(now_s=0.0)
+    told = [
+        intake.add(message(round((1.7e9 + stamp_s) * 1e9)), now_s=k / 30)
+        for k, stamp_s in enumerate(stamps_s)
+    ]
+    assert not any(told)
+    summary = intake.summary(now_s=10.0)
+    assert summary.backward_stamps == 150
+    assert summary.delivered > 0.7
 
 
 def test_a_stamp_that_rolled_over_is_a_backward_jump() -> None:

@@ -121,6 +121,40 @@ def test_a_camera_whose_stamps_jump_backward_is_flushed_and_the_others_are_not()
         wait_until(lambda: it.node.counts("rear").completed == 2)
 
 
+def test_a_driver_whose_stamps_jitter_backward_loses_nothing() -> None:
+    with world() as it:
+        publisher = it.publisher()
+        it.photon.may_answer.clear()
+        second_ns = 1_000_000_000
+        publisher.publish(plain_image(1, stamp_ns=50 * second_ns))
+        wait_until(lambda: it.photon.requests)
+        for stamp_ns in (50 * second_ns - 1, 50 * second_ns - 500_000_000 - 1):
+            before = it.node.counts("").received
+            publisher.publish(plain_image(2, stamp_ns=stamp_ns))
+            wait_until(lambda n=before + 1: it.node.counts("").received == n)
+        assert it.node.counts("").reset == 0
+        assert not it.arrays, "the answer in flight was given up"
+        it.photon.may_answer.set()
+        wait_until(lambda: len(it.arrays) == 2)
+        assert all(array.status == PhotonDetectionArray.OK for array in it.arrays)
+        counts = it.node.counts("")
+        assert (counts.completed, counts.overwritten, counts.reset) == (2, 1, 0)
+        assert camera_value(it, "backward_stamps") == "2"
+
+
+def test_messages_on_the_clock_that_overtake_one_another_are_no_jump() -> None:
+    with simulated() as (it, clock):
+        clock.set(100.0)
+        publisher = it.publisher()
+        it.photon.may_answer.clear()
+        publisher.publish(plain_image(1, stamp_ns=99_900_000_000))
+        wait_until(lambda: it.photon.requests)
+        clock.set(99.6)
+        it.photon.may_answer.set()
+        (answer,) = wait_until(lambda: it.arrays)
+        assert answer.status == PhotonDetectionArray.OK
+
+
 def test_rolled_over_and_zero_stamps_are_told() -> None:
     with world() as it:
         publisher = it.publisher()
