@@ -9,9 +9,8 @@ from torch import Tensor
 from photon_ros.models.nano import vocabulary
 from training.network import Network
 from training.packing import NONE, PREFIX_LEN, Packed
+from training.softlabels import COORD_SIGMA_BINS, SIZE_SIGMA_BINS, soft_cross_entropy
 
-COORD_SIGMA_BINS = 1.3
-SIZE_SIGMA_BINS = 1.0
 # A bin of a corner is 1/256 of its box: far finer than an outline need be.
 CORNER_SIGMA_BINS = 3.0
 CORNER_WEIGHT = 0.5
@@ -74,19 +73,6 @@ def run_questions(
     return network.text.decode(x, positions, attend)[:, PREFIX_LEN:], attend
 
 
-def soft_cross_entropy(logits: Tensor, target_bins: Tensor, sigma: float) -> Tensor:
-    """Return the mean cross entropy against a Gaussian around real-valued target bins.
-
-    Args:
-        logits: (R, bins).
-        target_bins: (R,) float32.
-        sigma: width of the Gaussian in bins.
-    """
-    bins = torch.arange(logits.shape[-1], dtype=torch.float32)
-    label = torch.softmax(-0.5 * ((bins - target_bins[:, None]) / sigma) ** 2, dim=-1)
-    return -(label * F.log_softmax(logits.float(), dim=-1)).sum(-1).mean()
-
-
 def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dict[str, Tensor]:
     """Return the losses of a batch of questions by name: token, coord, size, look.
 
@@ -108,12 +94,12 @@ def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dic
         if bool(placed.any()):
             logits = network.region.coord_logits(hidden[placed])
             loss = soft_cross_entropy(logits, packed.coord_target[placed], sigma)
-            losses["coord"] = losses["coord"] + weight * loss
+            losses["coord"] = losses["coord"] + weight * loss.mean()
     sized = packed.size_target[..., 0] != NONE
     if bool(sized.any()):
         logits = network.region.size_logits(hidden[sized]).flatten(0, 1)
         target = packed.size_target[sized].flatten()
-        losses["size"] = soft_cross_entropy(logits, target, SIZE_SIGMA_BINS)
+        losses["size"] = soft_cross_entropy(logits, target, SIZE_SIGMA_BINS).mean()
     looking = packed.looks_at.any(-1)
     if bool(looking.any()) and attend.looking is not None:
         logs = F.log_softmax(attend.looking[looking], dim=-1)

@@ -1,4 +1,4 @@
-"""The modules of nano in training: the family's own, plus a head that is thrown away."""
+"""The modules of nano in training: the family's own, plus two heads that are thrown away."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from photon_ros.models.moondream.text import TextDecoder
 from photon_ros.models.moondream.vision import VisionEncoder
 from training.dense import DenseHead
 from training.initial import initialise_vision
+from training.placing import PlaceHead
 
 
 class Network(nn.Module):
-    """Vision encoder, text decoder and region model, and the dense head for training.
+    """Vision encoder, text decoder and region model, and two heads for training.
 
-    The state dict without ``dense.`` has the keys of the family's checkpoints.
+    The state dict without ``dense.`` and ``place.`` has the keys of the family's checkpoints.
     """
 
     def __init__(self, config: MoondreamConfig) -> None:
@@ -26,6 +27,7 @@ class Network(nn.Module):
         self.text = TextDecoder(config.text)
         self.region = RegionModel(config.region)
         self.dense = DenseHead(config.vision.proj_out_dim)
+        self.place = PlaceHead(config.vision.proj_out_dim)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -53,6 +55,8 @@ class Network(nn.Module):
         return embeds
 
     def checkpoint(self) -> dict[str, Tensor]:
-        """Return the weights under the family's names, without the dense head."""
+        """Return the weights under the family's names, without the heads."""
         state = self.state_dict()
-        return {f"model.{key}": state[key] for key in state if not key.startswith("dense.")}
+        return {
+            f"model.{key}": state[key] for key in state if not key.startswith(("dense.", "place."))
+        }

@@ -13,43 +13,39 @@ _LEAST_LR = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A run bounded by steps, or by time: one half cosine over the whole of it.
+    """Two stages, each so many steps: the vision encoder alone, then everything.
 
-    A run bounded by steps is repeatable to the bit; one bounded by time fits a machine of any
-    speed, and how far it is depends on that speed.
+    Counted in steps and not in time, so that a run is repeatable on a machine of any speed.
+    The step size is constant in the first stage and falls by a half cosine in the second: what
+    the first one leaves need not be settled, as it goes on learning.
 
     Attributes:
-        max_steps: steps of the run, or None.
-        max_seconds: seconds of the run, all its sittings added, or None.
-        vision_share: share of the run that trains the vision encoder alone.
+        vision_steps: steps that train the vision encoder alone.
+        joint_steps: steps that train everything.
     """
 
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    vision_share: float = 0.36
+    vision_steps: int = 5_000
+    joint_steps: int = 5_500
 
     def __post_init__(self) -> None:
-        if (self.max_steps is None) == (self.max_seconds is None):
-            raise InputError("a run is bounded by steps or by time: give one of them")
-        bound = self.max_steps if self.max_steps is not None else self.max_seconds
-        if bound is None or bound <= 0:
-            raise InputError(f"the bound of a run must be above 0, got {bound}")
-        if not 0 <= self.vision_share < 1:
-            raise InputError(f"vision_share must be in [0, 1), got {self.vision_share}")
+        if self.vision_steps < 0:
+            raise InputError(f"vision_steps must be at least 0, got {self.vision_steps}")
+        if self.joint_steps < 1:
+            raise InputError(f"joint_steps must be at least 1, got {self.joint_steps}")
 
-    def progress(self, step: int, elapsed_s: float) -> float:
-        """Return how far the run is, 0 to 1."""
-        if self.max_steps is not None:
-            return min(1.0, step / self.max_steps)
-        assert self.max_seconds is not None
-        return min(1.0, elapsed_s / self.max_seconds)
+    @property
+    def num_steps(self) -> int:
+        """Steps of the run."""
+        return self.vision_steps + self.joint_steps
 
-    def is_joint(self, progress: float) -> bool:
-        """Return True once the text decoder is trained too."""
-        return progress >= self.vision_share
+    def is_joint(self, step: int) -> bool:
+        """Return True for a step that trains the text decoder too."""
+        return step >= self.vision_steps
 
-    def lr_factor(self, progress: float, steps_in_stage: int) -> float:
-        """Return the factor on every step size."""
-        cosine = 0.5 * (1 + math.cos(math.pi * progress))
-        warmup = min(1.0, (steps_in_stage + 1) / WARMUP_STEPS)
-        return warmup * (_LEAST_LR + (1 - _LEAST_LR) * cosine)
+    def lr_factor(self, step: int) -> float:
+        """Return the factor on every step size at ``step``, in (0, 1]."""
+        if not self.is_joint(step):
+            return min(1.0, (step + 1) / WARMUP_STEPS)
+        done = step - self.vision_steps
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done / self.joint_steps)))
+        return min(1.0, (done + 1) / WARMUP_STEPS) * (_LEAST_LR + (1 - _LEAST_LR) * cosine)

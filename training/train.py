@@ -1,6 +1,6 @@
 """Train nano: render the pool if it is not there, then train, or go on with a run.
 
-``python -m training.train --clip vtest.avi --minutes 88``
+``python -m training.train --clip vtest.avi``
 ``python -m training.train --smoke``
 """
 
@@ -53,23 +53,19 @@ def _train(arguments: argparse.Namespace) -> None:
 
     render_pool(out / "pool", Renderer(arguments.seed, Mix(), clip), num_scenes, on_shard)
     recipe = replace(_SMOKE_RECIPE if arguments.smoke else Recipe(), seed=arguments.seed)
-    if arguments.smoke:
-        schedule = Schedule(max_steps=12)
-    elif arguments.steps is not None:
-        schedule = Schedule(max_steps=arguments.steps)
-    else:
-        schedule = Schedule(max_seconds=60 * arguments.minutes)
-    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule)
-    trainer.run(on_save=_report)
+    steps = (6, 6) if arguments.smoke else (arguments.vision_steps, arguments.joint_steps)
+    trainer = Trainer(out, Pool(out / "pool"), recipe, Schedule(*steps))
+    trainer.run(stop_after_s=60 * arguments.minutes, on_save=_report)
+    if not trainer.is_over:
+        print("the time is up: the same command goes on from here")
     digest = export(trainer.network, out / "weights")
     print(f"exported to {out / 'weights'}, sha256 {digest}")
 
 
 def _report(trainer: Trainer) -> None:
     """Say how far the run is, and export what there is."""
-    progress = trainer.schedule.progress(trainer.step, trainer.elapsed_s)
     print(
-        f"step {trainer.step}, {trainer.elapsed_s:.0f} s, {100 * progress:.1f} % of the run; "
+        f"step {trainer.step} of {trainer.schedule.num_steps}, {trainer.elapsed_s:.0f} s; "
         f"{trainer.summary()}",
         flush=True,
     )
@@ -84,10 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, help="folder of the run; runs/nano by default")
     parser.add_argument("--clip", type=Path, help="film with real people (OpenCV's vtest.avi)")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, default=88.0, help="length of the run by time")
-    length.add_argument("--steps", type=int, help="length of the run in steps: repeatable")
-    length.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
+    parser.add_argument(
+        "--minutes", type=float, default=88.0, help="stop after so long; run again to go on"
+    )
+    parser.add_argument("--vision-steps", type=int, default=Schedule().vision_steps)
+    parser.add_argument("--joint-steps", type=int, default=Schedule().joint_steps)
+    parser.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
     parser.add_argument("--scenes", type=int, default=30_000, help="scenes in the pool")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="processor threads to use")

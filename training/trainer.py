@@ -30,11 +30,13 @@ from training.state import has_state, read_state, write_state
 
 # The vision stage skips rendered scenes with fewer objects: a step costs the same.
 RICH_OBJECTS = 6
+# The patches' own say on where their object is, beside the text decoder's.
+PLACE_WEIGHT = 0.5
 # Scenes whose patches the patch embedding starts from.
 WHITENING_SCENES = 200
 LOG_COLUMNS = (
-    "step", "elapsed_s", "progress", "joint", "tiled",
-    "dense", "group", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
+    "step", "elapsed_s", "joint", "tiled",
+    "dense", "group", "place", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
 )  # fmt: skip
 
 
@@ -49,7 +51,8 @@ class Recipe:
         vision_tiled_share, joint_tiled_share: share of the steps on scenes with tiles.
         max_questions, max_tokens: most questions on a scene, and positions of all of them.
         muon_lr, adam_lr: greatest step sizes.
-        vision_lr_share: step sizes of the vision encoder as a share of those.
+        vision_lr_share: step sizes of the vision encoder as a share of those, once the text
+            decoder is trained too.
         patch_lr: that of the patch embedding. The pixels of a patch are nearly equal, so equal
             steps of its 768 weights add up: at ``adam_lr`` each step would move its output by
             more than the detail in it.
@@ -59,7 +62,7 @@ class Recipe:
 
     seed: int = 1
     vision_batch: int = 16
-    joint_batch: int = 8
+    joint_batch: int = 12
     vision_tiled_batch: int = 4
     joint_tiled_batch: int = 3
     vision_tiled_share: float = 0.15
@@ -68,8 +71,8 @@ class Recipe:
     max_tokens: int = 110
     muon_lr: float = 0.01
     adam_lr: float = 7e-4
-    vision_lr_share: float = 0.4
-    patch_lr: float = 1e-5
+    vision_lr_share: float = 0.5
+    patch_lr: float = 1e-4
     weight_decay: float = 0.02
     max_grad_norm: float = 1.0
     bf16: bool = True
@@ -92,13 +95,9 @@ class Trainer:
         self.schedule = schedule
         self.step = 0
         self.elapsed_s = 0.0
-        self._joint_from = -1  # first step of the joint stage
         torch.manual_seed(recipe.seed)
         self.network = Network(CONFIG)
         self._muon, self._adam = _optimisers(self.network, recipe)
-        self._lrs = [
-            group["lr"] for optimiser in self._optimisers for group in optimiser.param_groups
-        ]
         self._index_pool()
         folder.mkdir(parents=True, exist_ok=True)
         if has_state(folder):
@@ -116,26 +115,30 @@ class Trainer:
     @property
     def is_over(self) -> bool:
         """True when the run has come to its end."""
-        return self.schedule.progress(self.step, self.elapsed_s) >= 1.0
+        return self.step >= self.schedule.num_steps
 
     def run(
         self,
         *,
         save_every_s: float = 180.0,
+        stop_after_s: float | None = None,
         stop_after_steps: int | None = None,
         on_save: Callable[[Trainer], None] | None = None,
     ) -> None:
-        """Train to the end of the schedule, or for ``stop_after_steps`` steps.
+        """Train to the end of the schedule, or until so many seconds or steps have passed.
 
         ``on_save`` is called after the state was kept.
         """
-        last_save = time.monotonic()
+        started = last_save = time.monotonic()
         last_step = None if stop_after_steps is None else self.step + stop_after_steps
         while not self.is_over and self.step != last_step:
             self._one_step()
-            if time.monotonic() - last_save > save_every_s:
+            now = time.monotonic()
+            if stop_after_s is not None and now - started > stop_after_s:
+                break
+            if now - last_save > save_every_s:
                 self._keep(on_save)
-                last_save = time.monotonic()
+                last_save = now
         self._keep(on_save)
 
     def _keep(self, on_save: Callable[[Trainer], None] | None) -> None:
@@ -151,7 +154,6 @@ class Trainer:
             "adam": self._adam.state_dict(),
             "step": self.step,
             "elapsed_s": self.elapsed_s,
-            "joint_from": self._joint_from,
         }
         write_state(self.folder, state)
         self._log.flush()
@@ -165,7 +167,6 @@ class Trainer:
         self._muon.load_state_dict(state["muon"])
         self._adam.load_state_dict(state["adam"])
         self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
-        self._joint_from = int(state["joint_from"])
 
     def _index_pool(self) -> None:
         whole, rich = self.pool.num_crops == 1, self.pool.num_objects >= RICH_OBJECTS
@@ -190,10 +191,8 @@ class Trainer:
 
     def _one_step(self) -> None:
         started = time.monotonic()
-        progress = self.schedule.progress(self.step, self.elapsed_s)
-        joint = self.schedule.is_joint(progress)
-        if joint and self._joint_from < 0:
-            self._joint_from = self.step
+        joint = self.schedule.is_joint(self.step)
+        if self.step == self.schedule.vision_steps:
             align_words(self.network.text, *self.network.dense.directions())
         # Every batch depends on seed and step alone, so a resumed run sees the same ones.
         rng = np.random.default_rng([self.recipe.seed, 2, self.step])
@@ -201,11 +200,11 @@ class Trainer:
         losses, accuracy = self._losses(samples, rng, joint)
         torch.autograd.backward(torch.stack(list(losses.values())).sum())
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.max_grad_norm)
-        factor = self.schedule.lr_factor(progress, self.step - max(self._joint_from, 0))
-        groups = [group for optimiser in self._optimisers for group in optimiser.param_groups]
-        for group, lr in zip(groups, self._lrs, strict=True):
-            group["lr"] = lr * factor
+        factor = self.schedule.lr_factor(self.step)
         for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                share = self.recipe.vision_lr_share if joint and group["is_vision"] else 1.0
+                group["lr"] = group["full_lr"] * factor * share
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         self.elapsed_s += time.monotonic() - started
@@ -213,7 +212,7 @@ class Trainer:
         values = {name: float(loss.detach()) for name, loss in losses.items()}
         values |= {"kind_accuracy": accuracy[0], "colour_accuracy": accuracy[1]}
         self._log.add(
-            {"step": self.step, "elapsed_s": round(self.elapsed_s, 1), "progress": progress,
+            {"step": self.step, "elapsed_s": round(self.elapsed_s, 1),
              "joint": int(joint), "tiled": int(tiled), **values}
         )  # fmt: skip
 
@@ -236,6 +235,8 @@ class Trainer:
             losses = {
                 "dense": dense_loss(dense, target),
                 "group": grouping.loss(samples, [len(c) for c in crops]),
+                "place": PLACE_WEIGHT
+                * self.network.place.loss(self.network.region, embeds, samples),
             }
             if joint:
                 recipe = self.recipe
@@ -259,30 +260,33 @@ def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.Ada
     muon_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": []}
     adam_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": [], "patches": []}
     for name, param in network.named_parameters():
-        part = "vision" if name.startswith(("vision.", "dense.")) else "text"
+        part = "vision" if name.startswith(("vision.", "dense.", "place.")) else "text"
         if ".blocks." in name and param.ndim == 2:
             muon_groups[part].append(param)
         else:
             adam_groups["patches" if ".patch_emb." in name else part].append(param)
-    slower = recipe.vision_lr_share
     muon = Muon(
         [
-            {"params": muon_groups["text"], "lr": recipe.muon_lr},
-            {"params": muon_groups["vision"], "lr": recipe.muon_lr * slower},
+            _group(muon_groups["text"], recipe.muon_lr, is_vision=False),
+            _group(muon_groups["vision"], recipe.muon_lr, is_vision=True),
         ],
         weight_decay=recipe.weight_decay,
         dtype=torch.bfloat16 if recipe.bf16 else torch.float32,
     )
     adam = torch.optim.AdamW(
         [
-            {"params": adam_groups["text"], "lr": recipe.adam_lr},
-            {"params": adam_groups["vision"], "lr": recipe.adam_lr * slower},
-            {"params": adam_groups["patches"], "lr": recipe.patch_lr, "weight_decay": 0.0},
+            _group(adam_groups["text"], recipe.adam_lr, is_vision=False),
+            _group(adam_groups["vision"], recipe.adam_lr, is_vision=True),
+            {**_group(adam_groups["patches"], recipe.patch_lr, is_vision=True), "weight_decay": 0},
         ],
         betas=(0.9, 0.98),
         weight_decay=recipe.weight_decay,
     )
     return muon, adam
+
+
+def _group(params: list[nn.Parameter], lr: float, *, is_vision: bool) -> dict[str, Any]:
+    return {"params": params, "lr": lr, "full_lr": lr, "is_vision": is_vision}
 
 
 class _Log:
@@ -310,7 +314,7 @@ class _Log:
     def summary(self) -> str:
         """Return the means of the last steps in words."""
         parts = []
-        for name in LOG_COLUMNS[5:]:
+        for name in LOG_COLUMNS[4:]:
             values = [row[name] for row in self._recent if name in row]
             if values:
                 parts.append(f"{name} {sum(values) / len(values):.3f}")

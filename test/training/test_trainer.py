@@ -28,7 +28,7 @@ TINY = Recipe(
     max_questions=3,
     max_tokens=40,
 )
-SCHEDULE = Schedule(max_steps=6, vision_share=0.5)
+SCHEDULE = Schedule(vision_steps=3, joint_steps=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,8 +115,10 @@ def test_stages_follow_each_other_and_text_is_left_alone_in_the_first(
 
 def test_training_learns(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.schedule.WARMUP_STEPS", 5)
-    recipe = Recipe(vision_batch=3, vision_tiled_share=0.0, bf16=False, vision_lr_share=2.0)
-    trainer = Trainer(tmp_path, pool, recipe, Schedule(max_steps=1000, vision_share=0.9))
+    recipe = Recipe(
+        vision_batch=3, vision_tiled_share=0.0, bf16=False, muon_lr=0.02, adam_lr=1.4e-3
+    )
+    trainer = Trainer(tmp_path, pool, recipe, Schedule(vision_steps=900, joint_steps=100))
     trainer.run(stop_after_steps=24)
     with (tmp_path / "log.csv").open(newline="") as file:
         losses = [float(row["dense"]) for row in csv.DictReader(file)]
@@ -131,33 +133,59 @@ def test_another_seed_gives_another_run(pool: Pool, tmp_path: Path) -> None:
     )
 
 
-def test_a_schedule_by_steps_and_one_by_time() -> None:
-    by_steps = Schedule(max_steps=200, vision_share=0.25)
-    assert by_steps.progress(50, 1e9) == 0.25
-    assert not by_steps.is_joint(by_steps.progress(49, 0))
-    assert by_steps.is_joint(by_steps.progress(50, 0))
-    by_time = Schedule(max_seconds=60)
-    assert by_time.progress(10**6, 30) == 0.5
-    assert by_time.progress(0, 90) == 1.0
+def test_a_sitting_ends_when_its_time_is_up_and_keeps_its_state(pool: Pool, tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, pool, TINY, SCHEDULE)
+    trainer.run(stop_after_s=0.0)
+    assert trainer.step == 1
+    assert read_state(tmp_path)["step"] == 1
 
 
-def test_the_step_size_warms_up_and_falls() -> None:
-    schedule = Schedule(max_steps=10)
-    assert schedule.lr_factor(0.0, 0) == pytest.approx(1 / WARMUP_STEPS)
-    assert schedule.lr_factor(0.0, WARMUP_STEPS) == 1.0
-    factors = [schedule.lr_factor(k / 10, 1000) for k in range(11)]
+def test_the_vision_encoder_slows_down_when_the_text_decoder_joins(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.schedule.WARMUP_STEPS", 1)
+    trainer = Trainer(tmp_path, pool, TINY, Schedule(vision_steps=1, joint_steps=100))
+
+    def lrs() -> dict[bool, set[float]]:
+        groups = [g for o in (trainer._muon, trainer._adam) for g in o.param_groups]
+        return {
+            is_vision: {
+                round(float(g["lr"] / g["full_lr"]), 6)
+                for g in groups
+                if g["is_vision"] == is_vision
+            }
+            for is_vision in (False, True)
+        }
+
+    trainer.run(stop_after_steps=1)
+    assert lrs() == {False: {1.0}, True: {1.0}}
+    trainer.run(stop_after_steps=1)
+    assert lrs() == {False: {1.0}, True: {TINY.vision_lr_share}}
+
+
+def test_the_step_size_warms_up_in_each_stage_and_falls_in_the_second() -> None:
+    schedule = Schedule(vision_steps=1000, joint_steps=1000)
+    assert schedule.lr_factor(0) == pytest.approx(1 / WARMUP_STEPS)
+    assert {schedule.lr_factor(k) for k in range(WARMUP_STEPS, 1000)} == {1.0}
+    assert schedule.lr_factor(1000) == pytest.approx(1 / WARMUP_STEPS)
+    factors = [schedule.lr_factor(k) for k in range(1000 + WARMUP_STEPS, 2000)]
     assert factors == sorted(factors, reverse=True)
+    assert factors[0] > 0.9
     assert 0 < factors[-1] < 0.02
+
+
+def test_the_stages_are_as_long_as_the_schedule_says() -> None:
+    schedule = Schedule(vision_steps=50, joint_steps=150)
+    assert schedule.num_steps == 200
+    assert [schedule.is_joint(step) for step in (0, 49, 50, 199)] == [False, False, True, True]
+    assert Schedule(vision_steps=0, joint_steps=1).is_joint(0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give one of them"),
-        ({"max_steps": 1, "max_seconds": 1.0}, "give one of them"),
-        ({"max_steps": 0}, "above 0, got 0"),
-        ({"max_seconds": -1.0}, "above 0"),
-        ({"max_steps": 1, "vision_share": 1.0}, "vision_share"),
+        ({"vision_steps": -1}, "vision_steps must be at least 0, got -1"),
+        ({"joint_steps": 0}, "joint_steps must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_schedule_is_refused(arguments: dict, message: str) -> None:

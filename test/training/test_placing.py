@@ -1,0 +1,132 @@
+"""The place head: patches learn where the object is that they show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from training.architecture import CONFIG
+from training.cutting import CELLS_PER_PATCH, Sample
+from training.network import Network
+from training.packing import coord_bin, size_bin
+from training.placing import shown_object
+from training.pool import Mix, Renderer
+
+SIDE = CONFIG.vision.grid_side
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Sample]:
+    renderer = Renderer(8, Mix(0.7, 0.3, 0, 0), None)
+    return [s for s in map(renderer.sample, range(30)) if len(s.kinds) >= 2][:6]
+
+
+def test_a_patch_belongs_to_what_it_shows_most_of(samples: list[Sample]) -> None:
+    for sample in samples:
+        owner = shown_object(sample)
+        assert owner.shape == (SIDE * SIDE,)
+        centres = {
+            int(y * SIDE) * SIDE + int(x * SIDE)
+            for x, y in np.clip((sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2, 0, 0.999)
+        }
+        for patch in range(SIDE * SIDE):
+            row, column = divmod(patch, SIDE)
+            block = sample.cells[
+                row * CELLS_PER_PATCH : (row + 1) * CELLS_PER_PATCH,
+                column * CELLS_PER_PATCH : (column + 1) * CELLS_PER_PATCH,
+            ]
+            counts = np.bincount(block.ravel(), minlength=len(sample.kinds) + 1)
+            if counts[1:].max() >= 3:
+                assert counts[owner[patch]] == counts[1:].max()
+            elif patch not in centres:
+                assert owner[patch] == 0
+
+
+def test_an_object_smaller_than_a_cell_is_shown_by_the_patch_of_its_centre(
+    samples: list[Sample],
+) -> None:
+    sample = samples[0]
+    tiny = Sample(
+        whole=sample.whole,
+        mosaic=sample.mosaic,
+        tiling=sample.tiling,
+        kinds=sample.kinds[:1],
+        colours=sample.colours[:1],
+        boxes=np.array([[0.5, 0.25, 0.51, 0.26]], np.float32),
+        cells=np.zeros_like(sample.cells),
+        is_real=False,
+        corners=sample.corners[:1],
+    )
+    owner = shown_object(tiny)
+    assert np.flatnonzero(owner).tolist() == [int(0.255 * SIDE) * SIDE + int(0.505 * SIDE)]
+
+
+def test_an_empty_scene_shows_nothing_and_costs_nothing(samples: list[Sample]) -> None:
+    sample = samples[0]
+    empty = Sample(
+        whole=sample.whole,
+        mosaic=sample.mosaic,
+        tiling=sample.tiling,
+        kinds=sample.kinds[:0],
+        colours=sample.colours[:0],
+        boxes=sample.boxes[:0],
+        cells=np.zeros_like(sample.cells),
+        is_real=False,
+        corners=sample.corners[:0],
+    )
+    assert not shown_object(empty).any()
+    network = Network(CONFIG)
+    embeds = torch.randn(1, SIDE * SIDE, CONFIG.vision.proj_out_dim, requires_grad=True)
+    loss = network.place.loss(network.region, embeds, [empty])
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+
+
+def _spelled_out(network: Network, embeds: Tensor, samples: list[Sample]) -> float:
+    """The same loss, one patch after the other, from the formula."""
+    total = weight_sum = 0.0
+    dim = CONFIG.vision.proj_out_dim
+    for number, sample in enumerate(samples):
+        owner = shown_object(sample)
+        for patch in np.flatnonzero(owner):
+            box = sample.boxes[owner[patch] - 1]
+            hidden = network.place.maps(embeds[number, patch])
+            middle, size = coord_bin((box[:2] + box[2:]) / 2), size_bin(box[2:] - box[:2])
+            sizes = network.region.size_logits(hidden[2 * dim :])
+            each = [
+                _cross_entropy(network.region.coord_logits(hidden[:dim]), middle[0], 1.3),
+                _cross_entropy(network.region.coord_logits(hidden[dim : 2 * dim]), middle[1], 1.3),
+                _cross_entropy(sizes[0], size[0], 1.0),
+                _cross_entropy(sizes[1], size[1], 1.0),
+            ]
+            weight = float((owner == owner[patch]).sum()) ** -0.5
+            total += weight * sum(each) / 4
+            weight_sum += weight
+    return total / weight_sum
+
+
+def _cross_entropy(logits: Tensor, target: float, sigma: float) -> float:
+    label = torch.exp(-0.5 * ((torch.arange(len(logits)) - float(target)) / sigma) ** 2)
+    return -float((label / label.sum() * torch.log_softmax(logits, 0)).sum())
+
+
+@torch.no_grad()
+def test_the_loss_is_the_weighted_mean_over_the_patches(samples: list[Sample]) -> None:
+    torch.manual_seed(3)
+    network = Network(CONFIG)
+    embeds = torch.randn(len(samples), SIDE * SIDE, CONFIG.vision.proj_out_dim)
+    loss = network.place.loss(network.region, embeds, samples)
+    assert float(loss) == pytest.approx(_spelled_out(network, embeds, samples), rel=1e-4)
+
+
+def test_it_teaches_the_decoders_that_are_kept(samples: list[Sample]) -> None:
+    network = Network(CONFIG)
+    embeds = torch.randn(len(samples), SIDE * SIDE, CONFIG.vision.proj_out_dim)
+    network.place.loss(network.region, embeds, samples).backward()
+    for decoder in (network.region.coord_decoder, network.region.size_decoder):
+        for name, param in decoder.named_parameters():
+            assert param.grad is not None, name
+            assert float(param.grad.abs().sum()) > 0, name
+    assert not any(key.startswith("model.place") for key in network.checkpoint())
