@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import torch
 from photon_ros.models.moondream.checkpoint import Checkpoint
 from photon_ros.models.nano import load_nano
 from photon_ros.photon import Photon
-from training.answering import Asker, Found
+from photon_ros.skills.svg_path import rings_of
+from training.answering import Asker, Found, _placed
 from training.architecture import CONFIG
 from training.evaluate import asker_for
 from training.export import export
@@ -36,6 +38,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     folder = tmp_path_factory.mktemp("weights")
     export(network, folder)
     return load_nano(folder=folder)
+
+
+@pytest.fixture(scope="module")
+def drawing(checkpoint: Checkpoint) -> Checkpoint:
+    """The same, and it never wants to end."""
+    model = copy.deepcopy(checkpoint.model)
+    with torch.no_grad():
+        model.text.lm_head.bias[CONFIG.tokenizer.coord_id] += 3
+    return replace(checkpoint, model=model)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +86,59 @@ def test_points_equal_those_of_the_engine(checkpoint: Checkpoint, image: np.ndar
             assert thing.width == thing.height == 0
 
 
+POINTS = [(0.2, 0.3), (0.91, 0.5), (0.04, 0.77), (0.5, 0.5)]
+
+
+@pytest.mark.parametrize("points", [None, POINTS])
+def test_outlines_equal_those_of_the_engine(
+    drawing: Checkpoint, image: np.ndarray, points: list[tuple[float, float]] | None
+) -> None:
+    crops = drawing.cut(image)
+    with torch.no_grad():
+        asker = asker_for(drawing, torch.from_numpy(crops.pixels), crops.tiling)
+        ours = asker.segment(PROMPTS, points)
+    with Photon(drawing) as photon:
+        for index, (prompt, found) in enumerate(zip(PROMPTS, ours, strict=True)):
+            refs = [points[index]] if points else []
+            answer = photon.segment(image, prompt, spatial_refs=refs, max_tokens=51)
+            if found is None:
+                assert answer["bbox"] is None
+                continue
+            box = answer["bbox"]
+            low = np.array([box["x_min"], box["y_min"]])
+            extent = np.array([box["x_max"], box["y_max"]]) - low
+            (ring,) = rings_of(answer["path"])
+            assert len(found.ring) == len(ring)
+            assert np.array(found.ring) == pytest.approx(low + np.array(ring) * extent, abs=1e-3)
+    assert sum(found is not None for found in ours) >= 2
+
+
+def test_a_point_changes_what_is_outlined(drawing: Checkpoint, image: np.ndarray) -> None:
+    crops = drawing.cut(image)
+    with torch.no_grad():
+        asker = asker_for(drawing, torch.from_numpy(crops.pixels), crops.tiling)
+        plain, pointed = asker.segment(PROMPTS), asker.segment(PROMPTS, POINTS)
+        alone = asker.segment(PROMPTS[1:2], POINTS[1:2])
+    assert pointed[1:2] == alone or pointed[1].ring == alone[0].ring
+    assert [found and found.ring for found in plain] != [found and found.ring for found in pointed]
+
+
+def test_an_outline_ends_at_the_latest_where_it_must(
+    drawing: Checkpoint, image: np.ndarray
+) -> None:
+    crops = drawing.cut(image)
+    with torch.no_grad():
+        asker = asker_for(drawing, torch.from_numpy(crops.pixels), crops.tiling)
+        lengths = [len(f.ring) for f in asker.segment(PROMPTS, max_corners=5) if f]
+    assert lengths
+    assert max(lengths) == 5
+
+
+def test_a_box_that_sticks_out_is_clamped_before_its_outline_is_placed() -> None:
+    ring = _placed([(0.0, 0.0), (1.0, 1.0), (0.5, 0.5)], (0.1, 0.9, 0.4, 0.4))
+    assert ring == (pytest.approx((0, 0.7)), pytest.approx((0.3, 1)), pytest.approx((0.15, 0.85)))
+
+
 def test_prompts_asked_together_are_answered_as_if_alone(
     checkpoint: Checkpoint, image: np.ndarray
 ) -> None:
@@ -91,6 +155,7 @@ def test_no_prompts_no_answers(checkpoint: Checkpoint) -> None:
     prefix = torch.zeros(CONFIG.prefix_len, CONFIG.text.dim)
     with torch.no_grad():
         assert Asker(checkpoint.model, checkpoint.prompting, prefix).ask("detect", []) == []
+        assert Asker(checkpoint.model, checkpoint.prompting, prefix).segment([], []) == []
 
 
 def test_a_box_is_around_its_centre() -> None:

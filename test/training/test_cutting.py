@@ -11,6 +11,7 @@ from photon_ros.models.moondream.image import cut as cut_for_model
 from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
 from training.architecture import CONFIG
 from training.cutting import CELL_SIDE, CROP_PX, NO_COLOUR, cut
+from training.outline import NUM_CORNERS
 from training.pool import Mix, Renderer
 from training.scene import Composer, Scene, Sprite, render_scene
 
@@ -63,6 +64,7 @@ def test_a_scene_without_objects_is_a_sample_too() -> None:
     assert sample.boxes.shape == (0, 4)
     assert not sample.cells.any()
     assert sample.mirrored().boxes.shape == (0, 4)
+    assert sample.corners.shape == sample.mirrored().corners.shape == (0, NUM_CORNERS, 2)
 
 
 @settings(max_examples=20, deadline=None)
@@ -80,8 +82,11 @@ def test_a_mirror_keeps_the_truth_true(index: int, tiled: bool) -> None:
             assert columns.max() <= x_max
             assert rows.min() >= y_min - 1
             assert rows.max() <= y_max
+        assert 0 <= mirrored.corners[i].min() <= mirrored.corners[i].max() <= 1
+        assert (np.diff([mirrored.corners[i, k, 0] for k in (12, 0, 4)]) >= 0).all()
     assert sorted(mirrored.kinds.tolist()) == sorted(sample.kinds.tolist())
     again = mirrored.mirrored()
     assert np.array_equal(again.crops(), sample.crops())
     assert np.allclose(again.boxes, sample.boxes, atol=1e-6)
     assert np.array_equal(again.cells, sample.cells)
+    assert np.allclose(again.corners, sample.corners, atol=1e-6)

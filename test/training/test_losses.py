@@ -12,13 +12,16 @@ from photon_ros.models.nano import vocabulary
 from training.architecture import CONFIG
 from training.dense import DenseTarget, dense_accuracy, dense_loss
 from training.losses import (
+    COORD_SIGMA_BINS,
+    CORNER_SIGMA_BINS,
+    CORNER_WEIGHT,
     BlockAttend,
     question_losses,
     run_questions,
     soft_cross_entropy,
 )
 from training.network import Network
-from training.packing import PREFIX_LEN, pack
+from training.packing import NONE, PREFIX_LEN, Packed, pack
 from training.pool import Mix, Renderer
 from training.questions import ANY, Question, ask
 
@@ -45,11 +48,11 @@ def test_a_packed_question_is_answered_as_if_asked_alone(network: Network, sampl
     embeds = image_embeds(network, samples)
     asked = [
         [Question("detect", ANY, ANY, (0, 1)), Question("point", ANY, ANY, (0, 1, 2))],
-        [Question("point", 1, 2, ())],
+        [Question("point", 1, 2, ()), Question("segment", ANY, ANY, (1,), (0.3, 0.4))],
     ]
     packed = pack(samples, asked, np.random.default_rng(0), jitter_bins=0.0)
     together, _ = run_questions(network, embeds, packed)
-    for scene, question, start in ((0, 0, 0), (0, 1, 10), (1, 0, 0)):
+    for scene, question, start in ((0, 0, 0), (0, 1, 10), (1, 0, 0), (1, 1, 4)):
         only = [[asked[scene][question]]]
         lone = pack([samples[scene]], only, np.random.default_rng(0), jitter_bins=0.0)
         alone, _ = run_questions(network, embeds[scene : scene + 1], lone)
@@ -78,15 +81,73 @@ def test_every_trained_weight_gets_a_gradient(samples: list) -> None:
     embeds = image_embeds(network, samples)
     questions = [
         [Question("detect", ANY, ANY, (0, 1)), Question("point", ANY, ANY, (0,))],
-        [Question("point", 0, 0, ())],
+        [Question("segment", 0, 0, (1,), (0.4, 0.5))],
     ]
     losses = question_losses(network, embeds, pack(samples, questions, rng))
     losses["dense"] = dense_loss(network.dense(embeds), DenseTarget(samples))
     assert set(losses) == {"token", "coord", "size", "look", "dense"}
     assert all(float(loss.detach()) > 0 for loss in losses.values())
     torch.stack(list(losses.values())).sum().backward()
-    without = [name for name, p in network.named_parameters() if p.grad is None]
-    assert without == []
+    without = {name for name, p in network.named_parameters() if p.grad is None}
+    # The vision stage's own head asks no questions.
+    assert without <= {"place.maps.weight", "place.maps.bias"}
+
+
+def test_an_outline_does_not_drown_what_is_said_of_boxes(network: Network, samples: list) -> None:
+    """Its sixteen corners together weigh about as much as two tokens more of a box."""
+    embeds = image_embeds(network, samples).detach()
+    boxes = [[Question("detect", ANY, ANY, (0, 1))], [Question("detect", ANY, ANY, (0,))]]
+    with_outline = [[*boxes[0], Question("segment", ANY, ANY, (0,))], boxes[1]]
+
+    def losses_of(asked: list[list[Question]]) -> tuple[dict[str, Tensor], Packed]:
+        packed = pack(samples, asked, np.random.default_rng(0), jitter_bins=0.0)
+        with torch.no_grad():
+            return question_losses(network, embeds, packed), packed
+
+    plain, _ = losses_of(boxes)
+    outlined, packed = losses_of(with_outline)
+    with torch.no_grad():
+        hidden, _ = run_questions(network, embeds, packed)
+        placed, drawn = packed.coord_target != NONE, packed.draws
+        assert int((placed & drawn).sum()) == 32
+        centres, corners = (
+            soft_cross_entropy(
+                network.region.coord_logits(hidden[placed & where]),
+                packed.coord_target[placed & where],
+                sigma,
+            ).mean()
+            for where, sigma in ((~drawn, COORD_SIGMA_BINS), (drawn, CORNER_SIGMA_BINS))
+        )
+        boundary = packed.next_id != NONE
+        logits = network.text.logits(hidden[boundary]).float()
+        each = F.cross_entropy(logits, packed.next_id[boundary], reduction="none")
+        light = drawn[boundary]
+    assert float(outlined["coord"]) == pytest.approx(
+        float(centres + CORNER_WEIGHT * corners), rel=1e-5
+    )
+    assert float(plain["coord"]) < float(outlined["coord"])
+    expected = (each[~light].sum() + 0.1 * each[light].sum()) / ((~light).sum() + 0.1 * light.sum())
+    assert float(outlined["token"]) == pytest.approx(float(expected), rel=1e-5)
+    assert int(light.sum()) == 17
+
+
+def test_without_outlines_the_losses_are_plain_means(network: Network, samples: list) -> None:
+    embeds = image_embeds(network, samples).detach()
+    asked = [[Question("detect", ANY, ANY, (0, 1))], [Question("point", ANY, ANY, (0,))]]
+    packed = pack(samples, asked, np.random.default_rng(0))
+    with torch.no_grad():
+        losses = question_losses(network, embeds, packed)
+        hidden, _ = run_questions(network, embeds, packed)
+        boundary, placed = packed.next_id != NONE, packed.coord_target != NONE
+        logits = network.text.logits(hidden[boundary]).float()
+        token = F.cross_entropy(logits, packed.next_id[boundary])
+        coord = soft_cross_entropy(
+            network.region.coord_logits(hidden[placed]),
+            packed.coord_target[placed],
+            COORD_SIGMA_BINS,
+        ).mean()
+    assert float(losses["token"]) == pytest.approx(float(token), rel=1e-5)
+    assert float(losses["coord"]) == pytest.approx(float(coord), rel=1e-5)
 
 
 def test_a_batch_of_absent_things_has_no_spatial_loss(network: Network, samples: list) -> None:

@@ -11,9 +11,11 @@ from training.measures import (
     count_boxes,
     count_points,
     iou,
+    mask_iou,
     matched_boxes,
     matched_points,
 )
+from training.scene import SceneObject
 
 
 def found_box(x_min: float, y_min: float, x_max: float, y_max: float) -> Found:
@@ -69,3 +71,32 @@ def test_each_box_takes_one_point() -> None:
 def test_a_point_in_two_boxes_takes_the_nearer_centre() -> None:
     point = [Found(0.9, 0.5, 0, 0, 1.0)]
     assert matched_points(point, [(0, 0, 1, 1), (0.5, 0, 1.5, 1)]) == [(0, 1)]
+
+
+SQUARE = ((0.1, 0.2), (0.5, 0.2), (0.5, 0.6), (0.1, 0.6))
+
+
+def object_of(mask: np.ndarray, left: int, top: int) -> SceneObject:
+    height, width = mask.shape
+    return SceneObject("box", "red", (left, top, left + width, top + height), mask)
+
+
+def test_a_mask_is_compared_pixel_by_pixel() -> None:
+    full = object_of(np.ones((40, 80), np.bool_), 20, 20)  # of a picture of 200 x 100
+    assert mask_iou(SQUARE, full, (100, 200)) == 1
+    half = object_of(np.ones((40, 40), np.bool_), 20, 20)
+    assert mask_iou(SQUARE, half, (100, 200)) == pytest.approx(0.5)
+    aside = object_of(np.ones((40, 80), np.bool_), 60, 20)
+    assert mask_iou(SQUARE, aside, (100, 200)) == pytest.approx(1 / 3)
+    assert mask_iou(SQUARE, object_of(np.ones((5, 5), np.bool_), 150, 80), (100, 200)) == 0
+
+
+def test_holes_in_the_true_mask_count_against_a_filled_outline() -> None:
+    mask = np.ones((40, 80), np.bool_)
+    mask[10:30, 20:60] = False
+    assert mask_iou(SQUARE, object_of(mask, 20, 20), (100, 200)) == pytest.approx(0.75)
+
+
+def test_too_few_corners_enclose_nothing() -> None:
+    full = object_of(np.ones((40, 80), np.bool_), 20, 20)
+    assert mask_iou((), full, (100, 200)) == mask_iou(SQUARE[:2], full, (100, 200)) == 0

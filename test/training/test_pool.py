@@ -30,7 +30,7 @@ def test_what_is_read_is_what_was_rendered(tmp_path: Path) -> None:
         assert (read.mosaic is None) == (made.mosaic is None)
         assert pool.num_crops[index] == len(made.crops())
         assert pool.num_objects[index] == len(made.kinds)
-        for name in ("kinds", "colours", "boxes", "cells"):
+        for name in ("kinds", "colours", "boxes", "cells", "corners"):
             assert np.array_equal(getattr(read, name), getattr(made, name))
         error = np.abs(read.crops().astype(int) - made.crops().astype(int))
         assert error.mean() < 4, "JPEG changes little"

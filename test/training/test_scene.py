@@ -213,6 +213,55 @@ def test_a_window_moves_clips_and_drops_objects() -> None:
     assert dropped.ids[15, 2] == 0
 
 
+def test_the_mask_of_an_object_fills_its_box_hidden_parts_too() -> None:
+    composer = Composer(grey_picture())
+    alpha = np.zeros((24, 30), np.float32)
+    alpha[2:22, 3:23] = 1
+    alpha[2:6, 3:9] = 0  # a notch at the top left
+    first = Sprite("box", "red", np.zeros((24, 30, 3), np.float32), alpha, stands=False)
+    assert composer.paste(first, 20, 30)
+    assert composer.paste(solid_sprite(8, 8), 38, 40), "hides part of it"
+    thing = composer.finish(np.random.default_rng(0)).objects[0]
+    assert thing.box == (23, 32, 43, 52)
+    assert thing.mask.shape == (20, 20)
+    assert np.array_equal(thing.mask, alpha[2:22, 3:23] > 0.5)
+
+
+@pytest.mark.parametrize(("left", "top"), [(-4, 20), (96, 20), (30, -4), (30, 76), (96, 76)])
+def test_the_mask_of_what_sticks_out_is_that_of_the_part_inside(left: int, top: int) -> None:
+    composer = Composer(grey_picture(), min_visible=0.0)
+    alpha = (np.random.default_rng(1).random((28, 28)) < 0.8).astype(np.float32)
+    alpha[[0, -1]] = alpha[:, [0, -1]] = 1
+    sprite = Sprite("box", "red", np.zeros((28, 28, 3), np.float32), alpha, stands=False)
+    assert composer.paste(sprite, left, top)
+    scene = composer.finish(np.random.default_rng(0))
+    (thing,) = scene.objects
+    x_min, y_min, x_max, y_max = (int(value) for value in thing.box)
+    assert thing.mask.shape == (y_max - y_min, x_max - x_min)
+    assert np.array_equal(thing.mask, scene.ids[y_min:y_max, x_min:x_max] == 1)
+    assert int(thing.mask.sum()) == int((scene.ids == 1).sum())
+
+
+def test_a_window_clips_masks_as_it_clips_boxes() -> None:
+    scene = render_scene(300, 200, np.random.default_rng(3), num_objects=8)
+    for window in ((40, 30, 240, 170), (0, 0, 300, 200), (90, 60, 230, 200)):
+        for thing in scene.window(*window).objects:
+            x_min, y_min, x_max, y_max = thing.box
+            assert thing.mask.shape == (y_max - y_min, x_max - x_min)
+            (whole,) = [
+                other
+                for other in scene.objects
+                if (other.kind, other.colour) == (thing.kind, thing.colour)
+                and other.box[0] <= x_min + window[0] < other.box[2]
+                and other.box[1] <= y_min + window[1] < other.box[3]
+                and other.box[2] >= x_max + window[0]
+                and other.box[3] >= y_max + window[1]
+            ][:1]
+            left, top = int(x_min + window[0] - whole.box[0]), int(y_min + window[1] - whole.box[1])
+            height, width = thing.mask.shape
+            assert np.array_equal(thing.mask, whole.mask[top : top + height, left : left + width])
+
+
 def test_people_cut_out_of_a_film_are_pasted_without_a_colour() -> None:
     person = solid_sprite(12, 30, kind="person", colour="")
     for seed in range(20):
