@@ -22,7 +22,8 @@ class Shares:
 
     Attributes:
         segment: questions for an outline; of the others, three in five are detect.
-        absent: questions about what is not there.
+        absent: questions about what is not there; where there is anything, about the most of
+            them, too, for there is more to ask about what is missing.
         swapped: of those, a colour and a class that are both there, on different objects.
         lookalike: of those, one thing that is there with another colour, or in another class.
         referred: questions for an outline that come with a point.
@@ -149,7 +150,8 @@ def ask(
         shares: how often what is asked.
     """
     questions: dict[tuple[object, ...], Question] = {}
-    taken = 0
+    taken = num_absent = 0
+    max_absent = max_questions if len(sample.kinds) == 0 else shares.absent * max_questions
     for _ in range(2 * max_questions):
         if len(questions) == max_questions:
             break
@@ -160,10 +162,13 @@ def ask(
             question = _draw(sample, skill, shares, rng)
         if question is None or (questions and taken + question.num_tokens > max_tokens):
             continue
+        if not question.answer and num_absent >= max_absent:
+            continue
         key = question.skill, question.colour, question.kind, question.point and question.answer
         if key not in questions:
             questions[key] = question
             taken += question.num_tokens
+            num_absent += not question.answer
     return list(questions.values())
 
 

@@ -126,6 +126,16 @@ def test_as_many_prompts_are_absent_as_asked_for(share: float) -> None:
     assert sum(not q.answer for q in asked) / len(asked) == pytest.approx(share, abs=0.04)
 
 
+def test_what_is_missing_never_crowds_out_what_is_there() -> None:
+    lone = sample_of([(RED, CONE)])
+    for seed in range(100):
+        asked = ask(lone, np.random.default_rng(seed), 10, 400)
+        assert sum(not q.answer for q in asked) <= 4
+        assert any(q.answer for q in asked)
+    empty = ask(sample_of([]), np.random.default_rng(0), 10, 400)
+    assert len(empty) > 8, "in an empty scene there is nothing else to ask about"
+
+
 def test_absent_prompts_are_mostly_close_to_what_is_there() -> None:
     """Both words there but apart, or one of them there, or nothing of either."""
     rng = np.random.default_rng(0)
