@@ -8,6 +8,7 @@ import torch
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.engine.config import EngineConfig
+from photon_ros.models.moondream.image import ResizeMethod
 from photon_ros.photon import Photon
 from photon_ros.ros.params import NodeConfig
 
@@ -22,6 +23,14 @@ def usable_device(device: str) -> str:
     return device
 
 
+def resize_of(config: NodeConfig) -> ResizeMethod:
+    """Return how pictures are resampled: what it costs in accuracy is known of nano only."""
+    if config.resize == "auto":
+        return "fast" if config.model_path == "nano" else "exact"
+    chosen: ResizeMethod = "fast" if config.resize == "fast" else "exact"
+    return chosen
+
+
 def load_photon(config: NodeConfig, device: str) -> Photon:
     """Load the model named by the parameters, and answer one frame so that the first is not late.
 
@@ -33,6 +42,7 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
         revision=config.model_revision or None,
         device=device,
         dtype=None if config.dtype == "auto" else config.dtype,
+        resize=resize_of(config),
         cuda_graphs=config.cuda_graphs,
         config=EngineConfig(
             max_rows=config.max_streams,

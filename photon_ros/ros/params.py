@@ -64,6 +64,13 @@ class NodeConfig:
         read_only=True,
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    resize: str = param(
+        "resize",
+        "auto",
+        "resampling before the model: exact as its reference does, or fast; auto is fast for nano",
+        read_only=True,
+        choices=("auto", "exact", "fast"),
+    )
     max_streams: int = param(
         "engine.max_streams",
         EngineConfig().max_rows,
