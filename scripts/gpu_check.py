@@ -120,9 +120,9 @@ def check_graphs(name: str) -> Check:
         rounds.run(number)
         expected.run(number)
         for slot in rounds.engine._slots:
-            slot.inputs_host.random_(0, 3)
-            slot.inputs.random_(0, 3)
-            slot.controls.random_(0, 3)
+            slot.inputs.host.random_(0, 3)
+            slot.inputs.device.random_(0, 3)
+            slot.controls.device.random_(0, 3)
             slot.hidden.normal_()
     num_wrong = sum(a != b for a, b in zip(rounds.tokens(), expected.tokens(), strict=True))
     replays = rounds.engine.graphs.num_replays

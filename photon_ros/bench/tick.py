@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ PROMPTS = ("person", "cone", "ball", "box")
 def measure(
     progress: Callable[[str], None] = lambda _: None, *, model: str = "nano", device: str = "cpu"
 ) -> dict[str, Any]:
-    """Ask about a few frames of noise and return medians a step kind, and the trace.
+    """Ask about a few frames of noise; return what steps and requests took, and the trace.
 
-    Returns ``rows``: per step kind the number of steps and the median milliseconds of launch,
-    sampling, wait and commit; and ``trace``, the trace document.
+    Returns ``rows``: per step kind their number, mean rows, zombies, and percentiles of the
+    milliseconds of each part; ``requests``: the same of each stage; and ``trace``, the document.
     """
     rng = np.random.default_rng(0)
     with Photon(model, device=device) as photon:
@@ -36,22 +36,20 @@ def measure(
             ]
             for future in futures:
                 future.result()
-        records = list(photon.engine_stats.records)
-    kinds = sorted({record.kind for record in records})
-    rows = [_medians(kind, [r for r in records if r.kind == kind]) for kind in kinds]
-    return {"rows": rows, "trace": chrome_trace(records)}
-
-
-def _medians(kind: str, records: list[StepRecord]) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "steps": len(records),
-        "rows": median(r.num_rows for r in records),
-        "launch_ms": 1e3 * median(r.launched_s - r.launch_s for r in records),
-        "sampling_ms": 1e3 * median(r.sampled_s - r.sample_s for r in records),
-        "wait_ms": 1e3 * median(r.copied_s - r.wait_s for r in records),
-        "commit_ms": 1e3 * median(r.committed_s - r.copied_s for r in records),
-    }
+        stats = photon.engine_stats
+        records = list(stats.records)
+    rows = []
+    for kind in sorted({record.kind for record in records}):
+        steps = [record for record in records if record.kind == kind]
+        counts = {
+            "kind": kind,
+            "steps": len(steps),
+            "occupancy": mean(record.num_rows for record in steps),
+            "zombies": sum(record.num_zombies for record in steps),
+        }
+        rows.append(counts | {f"{part}_ms": ms for part, ms in stats.step_ms(kind).items()})
+    requests = [{"stage": stage} | ms for stage, ms in stats.request_ms().items()]
+    return {"rows": rows, "requests": requests, "trace": chrome_trace(records)}
 
 
 def chrome_trace(records: Iterable[StepRecord]) -> dict[str, Any]:

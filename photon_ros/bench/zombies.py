@@ -13,7 +13,7 @@ from typing import Any
 from photon_ros.bench.sleep_device import SleepDevice
 from photon_ros.bench.workload import FixedLengthState, build_engine, submit
 
-NUM_TOKENS = (3, 10, 30, 110)
+NUM_TOKENS = (1, 3, 10, 30, 110)  # 1: nothing was found
 BATCH_ROWS = (1, 32)
 ANSWERS_PER_ROW = 4
 
@@ -23,8 +23,8 @@ class ZombieRow:
     """One case.
 
     ``zombie_share`` is zombie rows over all rows computed; ``wasted_forwards`` are forwards
-    that computed nothing but zombies, as a share of all; ``expected`` is 1 / num_tokens.
-    ``with_prefill``: new requests wait while others end, as under load.
+    that computed nothing but zombies, as a share of all ``num_steps``, prefills included;
+    ``expected`` is 1 / num_tokens. ``with_prefill``: new requests wait while others end.
     """
 
     num_tokens: int
@@ -32,6 +32,7 @@ class ZombieRow:
     with_prefill: bool
     zombie_share: float
     wasted_forwards: float
+    num_steps: int
     expected: float
 
 
@@ -62,6 +63,7 @@ def measure_case(num_tokens: int, rows: int, *, with_prefill: bool) -> ZombieRow
         with_prefill=with_prefill,
         zombie_share=stats.num_zombie_rows / num_rows,
         wasted_forwards=1 - num_useful_steps / num_steps,
+        num_steps=num_steps,
         expected=1 / num_tokens,
     )
 

@@ -31,7 +31,6 @@ class Stream(Protocol):
 
     def record(self) -> Event:
         """Return an event after everything submitted so far."""
-        ...
 
     def wait(self, event: Event) -> None:
         """Let later operations of this stream run only after ``event``."""
@@ -43,37 +42,30 @@ class Device(Protocol):
     @property
     def torch_device(self) -> torch.device:
         """Where device tensors live."""
-        ...
 
     @property
     def compute(self) -> Stream:
         """The only stream that runs forwards and sampling."""
-        ...
 
     @property
     def copy(self) -> Stream:
         """The stream of device-to-host copies."""
-        ...
 
     @property
     def can_capture(self) -> bool:
         """True when :meth:`capture` saves time."""
-        ...
 
     def capture(self, op: Callable[[], None]) -> Callable[[], None]:
         """Return something that does again what ``op`` does, without running it now.
 
         Called from inside an operation of the compute stream.
         """
-        ...
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed host tensor that copies to and from the device may use directly."""
-        ...
 
     def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a zeroed tensor on the device, ready before anything else is queued."""
-        ...
 
 
 def device_named(name: str, *, cuda_graphs: bool = True) -> Device:

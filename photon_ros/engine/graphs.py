@@ -36,8 +36,3 @@ class Graphs:
             return
         self.num_replays += 1
         replay()
-
-
-def bucket(count: int, limit: int) -> int:
-    """Return the smallest power of two that holds ``count``, or ``limit`` if that is less."""
-    return min(limit, 1 << (max(1, count) - 1).bit_length())

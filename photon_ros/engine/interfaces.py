@@ -80,7 +80,6 @@ class Attend(Protocol):
 
     def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
         """Return the attended values (B, T, H, E); rotary is already applied to q and k."""
-        ...
 
 
 class Adapt(Protocol):
@@ -88,7 +87,6 @@ class Adapt(Protocol):
 
     def __call__(self, layer: int, name: str, x_BTI: Tensor) -> Tensor:
         """Return (B, T, out), to be added to the output of linear ``name`` on ``x``."""
-        ...
 
 
 class Model(Protocol):
@@ -97,7 +95,6 @@ class Model(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """Sizes and ids."""
-        ...
 
     def encode_frames(self, crops: Seq[Tensor], tilings: Seq[tuple[int, int]]) -> Tensor:
         """Return prefix embeddings (F, P, D), BOS first.
@@ -106,49 +103,38 @@ class Model(Protocol):
             crops: per frame (num_crops, crop, crop, 3) uint8 on the model's device.
             tilings: per frame (rows, columns) of its local crops.
         """
-        ...
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
         """Return the embeddings of int64 ``ids`` of any shape, with D appended."""
-        ...
 
     def embed_coords(self, bins_R: Tensor) -> Tensor:
         """Return (R, D): embeddings of the values of int64 coordinate bins."""
-        ...
 
     def embed_sizes(self, bins_R2: Tensor) -> Tensor:
         """Return (R, D): embeddings of the values of int64 (width, height) bins."""
-        ...
 
     def embed_coord_values(self, values_N1: Tensor) -> Tensor:
         """Return (N, D): embeddings of float32 coordinates in [0, 1]."""
-        ...
 
     def embed_size_values(self, values_N2: Tensor) -> Tensor:
         """Return (N, D): embeddings of float32 (width, height) in (0, 1]."""
-        ...
 
     def decode(
         self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
     ) -> Tensor:
         """Return the residual stream (B, T, D) after the last block, before the last norm."""
-        ...
 
     def vocab_logits(self, hidden_RD: Tensor) -> Tensor:
         """Return (R, V)."""
-        ...
 
     def token_logits(self, hidden_RD: Tensor, ids: tuple[int, ...]) -> Tensor:
         """Return (R, len(ids)): the same values as those columns of ``vocab_logits``."""
-        ...
 
     def coord_logits(self, hidden_RD: Tensor) -> Tensor:
         """Return (R, num_coord_bins)."""
-        ...
 
     def size_logits(self, hidden_RD: Tensor) -> Tensor:
         """Return (R, 2, num_size_bins): width, then height."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +196,10 @@ class SkillState(Protocol):
     @property
     def max_new_tokens(self) -> int:
         """Tokens after which the current phase ends by length, at least 1."""
-        ...
 
     @property
     def length_reason(self) -> EndReason:
         """What an end by ``max_new_tokens`` is called."""
-        ...
 
     def constraint_ahead(self, num_ahead: int) -> Constraint | None:
         """Return the constraint of the token ``num_ahead`` places after the committed ones.
@@ -224,16 +208,13 @@ class SkillState(Protocol):
         on their values: the engine then holds sampling until they are committed. It is never
         None for ``num_ahead == 0``.
         """
-        ...
 
     @property
     def later_positions(self) -> int:
         """Positions that later phases may need; 0 when the answer has one phase."""
-        ...
 
     def advance(self, token: SampledToken) -> bool:
         """Take one committed token; return True when it ends the phase."""
-        ...
 
     def next_phase(self) -> tuple[int, ...] | None:
         """Return the ids that start the next phase, or None when the answer is over.
@@ -241,4 +222,3 @@ class SkillState(Protocol):
         Asked once after ``advance`` returned True. The token that ended the phase is never
         fed: the ids take its position.
         """
-        ...

@@ -18,10 +18,7 @@ class KVCache:
 
     def __init__(self, device: Device, spec: ModelSpec, pool: PagePool, page_size: int) -> None:
         self.page_size = page_size
+        self.prefix_len = spec.prefix_len
         shape = (spec.num_layers, pool.num_pages * page_size, spec.num_kv_heads, spec.head_dim)
         self.keys: Tensor = device.device_buffer(shape, spec.dtype)
         self.values: Tensor = device.device_buffer(shape, spec.dtype)
-
-    def pages_for(self, num_positions: int) -> int:
-        """Return how many pages hold ``num_positions`` positions."""
-        return -(-num_positions // self.page_size)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from functools import partial
 
+import numpy as np
 from torch import Tensor
 
-from photon_ros.engine import sampling
-from photon_ros.engine.decode_slot import DecodeSlot
+from photon_ros.engine.decode_slot import Control, DecodeSlot
 from photon_ros.engine.device import Device
 from photon_ros.engine.graphs import Graphs
-from photon_ros.engine.interfaces import Constraint, Model
+from photon_ros.engine.interfaces import Constraint, Model, ModelSpec
+from photon_ros.engine.sampling import SamplingPlan, sample
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step import Step
 from photon_ros.engine.step_inputs import sampled_positions
+
+SEED_MASK = 2**63 - 1
 
 
 class Sampler:
@@ -23,47 +28,81 @@ class Sampler:
 
     def __init__(self, model: Model, device: Device, relay: Tensor, graphs: Graphs) -> None:
         self._model = model
-        self._graphs = graphs
-        self._prefix_len = model.spec.prefix_len
-        self._padding = Constraint(allowed=(model.spec.eos_id,), spatial=True)
         self._device = device
         self._relay = relay
+        self._graphs = graphs
+        # What padding and zombies sample: the least work.
+        self._unread = Constraint(allowed=(model.spec.eos_id,), spatial=True)
 
-    def submit(
-        self,
-        slot: DecodeSlot,
-        lanes: Tensor,
-        constraints: Seq[Constraint],
-        sequences: Seq[Sequence],
-        *,
-        is_fixed_shape: bool,
-    ) -> None:
+    def submit(self, step: Step, constraints: Seq[Constraint | None]) -> None:
         """Stage what the rows may sample, then queue sampling and copy; sets ``copied_event``.
 
-        Args:
-            slot: the step's buffers.
-            lanes: (rows,) int64 device; relay row of each sequence, then of padding rows.
-            constraints, sequences: one a row, without padding.
-            is_fixed_shape: the step's shapes are those of a bucket, so it may be captured.
+        ``constraints`` has one a row, None where nobody will read what the row samples.
         """
-        num_padding = len(lanes) - len(sequences)
-        constraints = [*constraints, *[self._padding] * num_padding]
-        plan = sampling.plan_sampling(constraints, sequences, self._model.spec)
+        slot, sequences, lanes = step.slot, step.sequences, step.inputs.lanes
+        known = [self._unread if c is None else c for c in constraints]
+        known += [self._unread] * (len(lanes) - len(known))
+        plan = plan_sampling(known, sequences, self._model.spec)
         # Only noise depends on positions: greedy batches, nearly all of them, need none.
-        positions = sampled_positions(sequences, self._prefix_len) if plan.any_random else ()
-        sampling.stage_sampling(slot, plan, constraints, sequences, positions)
-
-        def sample() -> None:
-            sampling.copy_sampling_inputs(slot, plan)
-            sampling.sample(self._model, slot, plan, self._relay, lanes)
-
-        if is_fixed_shape:
-            key = (slot.slot_id, plan)
-            self._device.compute.submit(lambda: self._graphs.run(key, sample), "sample")
-        else:
-            self._device.compute.submit(sample, "sample")
+        prefix_len = self._model.spec.prefix_len
+        positions = sampled_positions(sequences, prefix_len) if plan.any_random else ()
+        stage_sampling(slot, plan, known, sequences, positions)
+        op = partial(sample, self._model, slot, plan, self._relay, lanes)
+        if step.inputs.row_prefix is not None:  # of fixed shape
+            op = partial(self._graphs.run, (slot.slot_id, plan), op)
+        self._device.compute.submit(op, "sample")
         # After the sampling's last write: spatial decode is part of it.
         self._device.copy.wait(self._device.compute.record())
-        num_rows = len(sequences)
-        self._device.copy.submit(lambda: slot.copy_landed(num_rows), "copy")
+        self._device.copy.submit(partial(slot.copy_landed, len(sequences)), "copy")
         slot.copied_event = self._device.copy.record()
+
+
+def plan_sampling(
+    constraints: Seq[Constraint], sequences: Seq[Sequence], spec: ModelSpec
+) -> SamplingPlan:
+    """Return what a batch with these constraints needs; one constraint a row."""
+    pair = (min(spec.eos_id, spec.coord_id), max(spec.eos_id, spec.coord_id))
+    # Rows in one state mostly share one constraint object: look at each only once.
+    distinct = list({id(c): c for c in constraints}.values())
+    free = [c for c in distinct if c.forced_id is None]
+    any_random = bool(free) and any(s.sampling.temperature > 0 for s in sequences)
+    uses_pair = not any_random and all(
+        c.spatial and (c.forced_id in (*pair, spec.size_id) or c.allowed == pair) for c in distinct
+    )
+    return SamplingPlan(
+        num_rows=len(constraints),
+        pair=pair if uses_pair else None,
+        any_free=bool(free),
+        any_forced=len(free) < len(distinct),
+        may_coord=any(c.spatial and c.permits(spec.coord_id) for c in distinct),
+        may_size=any(c.spatial and c.permits(spec.size_id) for c in distinct),
+        any_random=any_random,
+        any_folded=any(c.fold_to is not None for c in distinct),
+    )
+
+
+def stage_sampling(
+    slot: DecodeSlot,
+    plan: SamplingPlan,
+    constraints: Seq[Constraint],
+    sequences: Seq[Sequence],
+    positions: Seq[int],
+) -> None:
+    """Write the controls, and where needed mask and temperatures, to the host staging.
+
+    ``positions`` are the absolute positions of the tokens to be sampled; with the seed they
+    determine the noise, and without any random row they are not read.
+    """
+    controls = slot.controls.array[: plan.num_rows]
+    controls[:, Control.FORCED] = [-1 if c.forced_id is None else c.forced_id for c in constraints]
+    controls[:, Control.SPATIAL] = [c.spatial for c in constraints]
+    if plan.any_folded:
+        controls[:, Control.FOLD] = [-1 if c.fold_to is None else c.fold_to for c in constraints]
+    if plan.pair is None:
+        slot.stage_mask(constraints)
+    if plan.any_random:
+        count = len(sequences)
+        controls[:count, Control.SEED] = [s.sampling.seed & SEED_MASK for s in sequences]
+        controls[:count, Control.POSITION] = positions
+        values = [(s.sampling.temperature, s.sampling.top_p) for s in sequences]
+        slot.sampling.array[:count] = np.asarray(values, dtype=np.float32)

@@ -1,38 +1,19 @@
-"""Sampling: mask, choose, decode coordinates and sizes, choose the next input embedding.
+"""Sampling on the device: mask, choose, decode coordinates and sizes, choose the next input.
 
-Everything that runs on the device is free of host reads, so it can be queued a step ahead. The
-plan, made on the host from the rows' constraints, says which parts a batch needs: when every
-row is forced or chooses between end and object, two rows of the head decide and the vocabulary
-is never computed.
+Free of host reads, so that it can be queued a step ahead. The plan, made on the host from the
+rows' constraints, says which parts a batch needs: when every row is forced or chooses between
+end and object, two rows of the head decide and the vocabulary is never computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from photon_ros.engine.decode_slot import (
-    CONTROL_FOLD,
-    CONTROL_FORCED,
-    CONTROL_POSITION,
-    CONTROL_SEED,
-    CONTROL_SPATIAL,
-    LANDED_BIN_PROB,
-    LANDED_COORD,
-    LANDED_HEIGHT,
-    LANDED_ID,
-    LANDED_PROB,
-    LANDED_WIDTH,
-    DecodeSlot,
-)
-from photon_ros.engine.interfaces import Constraint, Model, ModelSpec
-from photon_ros.engine.sequence import Sequence
-
-SEED_MASK = 2**63 - 1
+from photon_ros.engine.decode_slot import Control, DecodeSlot, Landed
+from photon_ros.engine.interfaces import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +22,10 @@ class SamplingPlan:
 
     Attributes:
         num_rows: rows of the batch.
-        pair: the two ids every free row chooses between; None computes the vocabulary.
+        pair: the two ids every free row chooses between, and no id is embedded as text; None
+            computes the vocabulary.
         any_free, any_forced: rows that choose, and rows that do not; only read with a pair.
         may_coord, may_size: some row may sample a spatial coordinate, or a spatial size.
-        any_text: some row may sample an id that is embedded as text.
         any_random: some row has a temperature above 0.
         any_folded: some row only asks whether its answer goes on.
     """
@@ -55,72 +36,8 @@ class SamplingPlan:
     any_forced: bool
     may_coord: bool
     may_size: bool
-    any_text: bool
     any_random: bool
     any_folded: bool
-
-
-def plan_sampling(
-    constraints: Seq[Constraint], sequences: Seq[Sequence], spec: ModelSpec
-) -> SamplingPlan:
-    """Return what a batch with these constraints needs; one constraint a row."""
-    pair = (min(spec.eos_id, spec.coord_id), max(spec.eos_id, spec.coord_id))
-    # Rows in one state mostly share one constraint object: look at each only once.
-    distinct = list({id(c): c for c in constraints}.values())
-    free = [c for c in distinct if c.forced_id is None]
-    any_random = bool(free) and any(s.sampling.temperature > 0 for s in sequences)
-    uses_pair = not any_random and all(
-        c.spatial and (c.forced_id in (*pair, spec.size_id) or c.allowed == pair) for c in distinct
-    )
-    return SamplingPlan(
-        num_rows=len(constraints),
-        pair=pair if uses_pair else None,
-        any_free=bool(free),
-        any_forced=len(free) < len(distinct),
-        may_coord=any(c.spatial and c.permits(spec.coord_id) for c in distinct),
-        may_size=any(c.spatial and c.permits(spec.size_id) for c in distinct),
-        any_text=not uses_pair,
-        any_random=any_random,
-        any_folded=any(c.fold_to is not None for c in distinct),
-    )
-
-
-def stage_sampling(
-    slot: DecodeSlot,
-    plan: SamplingPlan,
-    constraints: Seq[Constraint],
-    sequences: Seq[Sequence],
-    positions: Seq[int],
-) -> None:
-    """Write the controls, and where needed mask and temperatures, to the host staging.
-
-    ``positions`` are the absolute positions of the tokens to be sampled; with the seed they
-    determine the noise, and without any random row they are not read.
-    """
-    rows = plan.num_rows
-    controls = slot.controls_host.numpy()[:rows]
-    controls[:, CONTROL_FORCED] = [-1 if c.forced_id is None else c.forced_id for c in constraints]
-    controls[:, CONTROL_SPATIAL] = [c.spatial for c in constraints]
-    if plan.any_folded:
-        controls[:, CONTROL_FOLD] = [-1 if c.fold_to is None else c.fold_to for c in constraints]
-    if plan.any_random:
-        controls[: len(sequences), CONTROL_SEED] = [s.sampling.seed & SEED_MASK for s in sequences]
-        controls[: len(sequences), CONTROL_POSITION] = positions
-    if plan.pair is None:
-        slot.stage_mask(constraints)
-    if plan.any_random:
-        values = [(s.sampling.temperature, s.sampling.top_p) for s in sequences]
-        slot.sampling_host.numpy()[: len(values)] = np.asarray(values, dtype=np.float32)
-
-
-def copy_sampling_inputs(slot: DecodeSlot, plan: SamplingPlan) -> None:
-    """Copy what :func:`stage_sampling` wrote to the device; runs on the compute stream."""
-    rows = plan.num_rows
-    slot.controls[:rows].copy_(slot.controls_host[:rows], non_blocking=True)
-    if plan.pair is None:
-        slot.mask[:rows].copy_(slot.mask_host[:rows], non_blocking=True)
-    if plan.any_random:
-        slot.sampling[:rows].copy_(slot.sampling_host[:rows], non_blocking=True)
 
 
 def sample(
@@ -130,54 +47,57 @@ def sample(
 
     Args:
         model: gives logits and embeddings.
-        slot: hidden states and controls in, landed values out.
+        slot: hidden states and staged controls in, landed values out.
         plan: what this batch needs.
-        relay: (max_rows, D) device; row ``lane`` carries a sequence's next input embedding.
+        relay: (max_rows + 1, D) device; row ``lane`` carries a next input embedding.
         lanes: (rows,) int64 device.
     """
-    rows = plan.num_rows
-    hidden = slot.hidden[:rows]
-    controls = slot.controls[:rows]
-    spec = model.spec
-    if plan.pair is not None:
-        ids, probs = _choose_of_pair(model, hidden, plan, controls[:, CONTROL_FORCED])
-    else:
-        ids, probs = _choose_of_vocabulary(model, hidden, plan, slot)
-    landed, landed_probs = slot.landed[:rows], slot.landed_probs[:rows]
-    landed[:, LANDED_ID] = ids
-    landed[:, LANDED_COORD : LANDED_HEIGHT + 1] = -1
-    landed_probs[:, LANDED_PROB] = probs
-    bin_probs: Tensor | float = 1.0
-    next_embeds = model.embed_tokens(ids) if plan.any_text else None
-    spatial = controls[:, CONTROL_SPATIAL] == 1
+    rows, spec = plan.num_rows, model.spec
+    _copy_staging(slot, plan)
+    hidden, controls = slot.hidden[:rows], slot.controls.device[:rows]
+    choose = _choose_of_vocabulary if plan.pair is None else _choose_of_pair
+    ids, probs = choose(model, hidden, plan, slot)
+    landed = slot.landed.device[:rows]
+    landed[:, Landed.ID] = ids
+    landed[:, Landed.COORD :] = -1
+    bin_probs = torch.ones_like(probs)
+    embeds = model.embed_tokens(ids) if plan.pair is None else None
+    is_spatial = controls[:, Control.SPATIAL] == 1
     if plan.may_coord:
-        is_coord = (ids == spec.coord_id) & spatial
-        bins, bin_probs = _most_likely(model.coord_logits(hidden))
-        landed[:, LANDED_COORD] = torch.where(is_coord, bins, -1)
-        embeds = model.embed_coords(bins)
-        next_embeds = (
-            embeds if next_embeds is None else torch.where(is_coord[:, None], embeds, next_embeds)
-        )
-        bin_probs = torch.where(is_coord, bin_probs, 1.0)
+        is_coord = is_spatial & (ids == spec.coord_id)
+        bins, chances = _most_likely(model.coord_logits(hidden))
+        landed[:, Landed.COORD] = torch.where(is_coord, bins, -1)
+        bin_probs = torch.where(is_coord, chances, bin_probs)
+        embeds = _where_rows(is_coord, model.embed_coords(bins), embeds)
     if plan.may_size:
-        is_size = (ids == spec.size_id) & spatial
-        bins, size_probs = _most_likely(model.size_logits(hidden))
-        landed[:, LANDED_WIDTH : LANDED_HEIGHT + 1] = torch.where(is_size[:, None], bins, -1)
-        embeds = model.embed_sizes(bins)
-        next_embeds = (
-            embeds if next_embeds is None else torch.where(is_size[:, None], embeds, next_embeds)
-        )
-        bin_probs = torch.where(is_size, size_probs.prod(-1), bin_probs)
-    landed_probs[:, LANDED_BIN_PROB] = bin_probs
-    if next_embeds is not None:  # a batch that can only end feeds nothing on
-        relay.index_copy_(0, lanes, next_embeds.to(relay.dtype))
+        is_size = is_spatial & (ids == spec.size_id)
+        bins, chances = _most_likely(model.size_logits(hidden))
+        landed[:, Landed.WIDTH :] = torch.where(is_size[:, None], bins, -1)
+        bin_probs = torch.where(is_size, chances.prod(-1), bin_probs)
+        embeds = _where_rows(is_size, model.embed_sizes(bins), embeds)
+    slot.landed_probs.device[:rows] = torch.stack((probs, bin_probs), -1)
+    if embeds is not None:  # a batch that can only end feeds nothing on
+        relay.index_copy_(0, lanes, embeds.to(relay.dtype))
+
+
+def _copy_staging(slot: DecodeSlot, plan: SamplingPlan) -> None:
+    slot.controls.to_device(plan.num_rows)
+    if plan.pair is None:
+        slot.mask.to_device(plan.num_rows)
+    if plan.any_random:
+        slot.sampling.to_device(plan.num_rows)
+
+
+def _where_rows(is_new_R: Tensor, new_RD: Tensor, old_RD: Tensor | None) -> Tensor:
+    return new_RD if old_RD is None else torch.where(is_new_R[:, None], new_RD, old_RD)
 
 
 def _choose_of_pair(
-    model: Model, hidden: Tensor, plan: SamplingPlan, forced: Tensor
+    model: Model, hidden: Tensor, plan: SamplingPlan, slot: DecodeSlot
 ) -> tuple[Tensor, Tensor]:
     """Choose between the two ids of the plan; the lower id wins a tie, as argmax does."""
     assert plan.pair is not None
+    forced = slot.controls.device[: plan.num_rows, Control.FORCED]
     if not plan.any_free:
         return forced, torch.ones_like(forced, dtype=torch.float32)
     logits = model.token_logits(hidden, plan.pair).float()
@@ -195,13 +115,13 @@ def _choose_of_vocabulary(
     model: Model, hidden: Tensor, plan: SamplingPlan, slot: DecodeSlot
 ) -> tuple[Tensor, Tensor]:
     rows = plan.num_rows
+    controls = slot.controls.device[:rows]
     logits = model.vocab_logits(hidden).float()
-    logits = logits.masked_fill(slot.mask[:rows], float("-inf"))
+    logits = logits.masked_fill(slot.mask.device[:rows], float("-inf"))
     ids = logits.argmax(-1)
     if plan.any_random:
-        temperature, top_p = slot.sampling[:rows, 0:1], slot.sampling[:rows, 1:2]
-        seeds = slot.controls[:rows, CONTROL_SEED : CONTROL_SEED + 1]
-        positions = slot.controls[:rows, CONTROL_POSITION : CONTROL_POSITION + 1]
+        temperature, top_p = slot.sampling.device[:rows, :1], slot.sampling.device[:rows, 1:]
+        seeds, positions = controls[:, Control.SEED, None], controls[:, Control.POSITION, None]
         scaled = logits / temperature.clamp_min(1e-6)
         kept = keep_top_p(scaled, top_p)
         drawn = (kept + gumbel_noise(seeds, positions, logits.shape[1])).argmax(-1)
@@ -209,7 +129,7 @@ def _choose_of_vocabulary(
     distribution = torch.softmax(logits, -1)
     probs = distribution.gather(1, ids[:, None])[:, 0]
     if plan.any_folded:
-        fold = slot.controls[:rows, CONTROL_FOLD]
+        fold = controls[:, Control.FOLD]
         is_folded = (fold >= 0) & (ids != model.spec.eos_id)
         ids = torch.where(is_folded, fold, ids)
         probs = torch.where(is_folded, 1 - distribution[:, model.spec.eos_id], probs)

@@ -5,7 +5,8 @@ every private page it can ever need, and a hold on its frame's prefix. So nothin
 run out of pages. The head of the queue is never overtaken, so nothing starves.
 
 Prefill and decode steps alternate while there is work for both: a burst of new requests does
-not stop running answers, and running answers do not keep new requests waiting.
+not stop running answers, and running answers do not keep new requests waiting. A decode whose
+rows are all in flight may be of zombies alone, so there a waiting prefill goes first.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from photon_ros.core.errors import CapacityError
 from photon_ros.core.result import EndReason
@@ -23,27 +23,10 @@ from photon_ros.engine.lora_slots import NO_ADAPTER, LoraSlots
 from photon_ros.engine.metrics import EngineLoad
 from photon_ros.engine.page_pool import PagePool, Prefix
 from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
+from photon_ros.engine.step import Step, StepKind
 
 if TYPE_CHECKING:  # an adapter holds tensors; only its identity is looked at here
     from photon_ros.engine.lora import LoraAdapter
-
-StepKind = Literal["prefill", "decode"]
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step to launch.
-
-    Attributes:
-        sequences: its rows in order; rows that share a prefix are neighbours.
-        new_prefixes: frames to encode before the rows run; only in a prefill.
-        new_adapters: (slot, adapter) to load before anything of the step runs.
-    """
-
-    kind: StepKind
-    sequences: list[Sequence]
-    new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
-    new_adapters: list[tuple[int, LoraAdapter]] = field(default_factory=list)
 
 
 class Scheduler:
@@ -90,7 +73,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; raises CapacityError when it can never be admitted."""
         self._cap_length(sequence)
-        needed = self._pages_needed(sequence)
+        needed = sequence.num_pages = self._pages_needed(sequence)
         if needed > self._pool.num_private_pages:
             raise CapacityError(
                 f"the request needs {needed} KV pages of {self._config.page_size} positions; "
@@ -136,12 +119,13 @@ class Scheduler:
         late += [s for s in self.running if s.deadline_s is not None and s.deadline_s <= now_s]
         return late
 
-    def plan(self) -> StepPlan | None:
+    def plan(self) -> Step | None:
         """Return the next step to launch, admitting its sequences; None when there is none."""
         if self.is_paused:
             return None
         decode = self._decode_rows()
-        if (self._waiting or self._resuming) and (self._last_kind == "decode" or not decode):
+        is_decode_due = self._last_kind == "prefill" and not all(s.num_inflight for s in decode)
+        if (self._waiting or self._resuming) and not is_decode_due:
             plan = self._plan_prefill()
             if plan is not None:
                 self._last_kind = "prefill"
@@ -149,7 +133,7 @@ class Scheduler:
         if not decode:
             return None
         self._last_kind = "decode"
-        return StepPlan("decode", decode)
+        return Step("decode", decode)
 
     def release(self, sequence: Sequence) -> None:
         """Take back everything a finalized sequence owns, exactly once."""
@@ -173,7 +157,7 @@ class Scheduler:
             if sequence.can_launch_decode and sequence.num_inflight < limit
         ]
 
-    def _plan_prefill(self) -> StepPlan | None:
+    def _plan_prefill(self) -> Step | None:
         rows, self._resuming = self._resuming, []
         new_prefixes: list[tuple[Prefix, PrefixSource]] = []
         new_adapters: list[tuple[int, LoraAdapter]] = []
@@ -195,12 +179,12 @@ class Scheduler:
         if not rows:
             return None
         rows.sort(key=_row_order)
-        return StepPlan("prefill", rows, new_prefixes, new_adapters)
+        return Step("prefill", rows, new_prefixes, new_adapters)
 
     def _fits(self, sequence: Sequence) -> bool:
         return (
             bool(self._free_lanes)
-            and self._pages_needed(sequence) <= self._pool.num_free_pages
+            and sequence.num_pages <= self._pool.num_free_pages
             and (sequence.source is None or self._pool.can_hold(sequence.source.key))
             and self.lora_slots.can_take(sequence.adapter)
         )
@@ -208,7 +192,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Give a sequence all it needs; return True when its adapter must be loaded."""
         sequence.lane = self._free_lanes.pop()
-        sequence.pages = self._pool.take_pages(self._pages_needed(sequence))
+        sequence.pages = self._pool.take_pages(sequence.num_pages)
         if sequence.source is not None:
             sequence.prefix = self._pool.hold(sequence.source.key)
         sequence.status = SequenceStatus.RUNNING

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from photon_ros.core.result import EndReason
+from photon_ros.engine.metrics import RequestClock, StepRecord
 
 if TYPE_CHECKING:  # the interfaces name tensors; a sequence never touches one
     from photon_ros.engine.interfaces import FrameCrops, SkillState
@@ -56,18 +57,6 @@ class Outcome:
     by_length: EndReason | None = None
 
 
-@dataclass(slots=True)
-class SequenceClock:
-    """Times of one sequence on the steady clock, in seconds, and what its steps held."""
-
-    submitted_s: float = 0.0
-    launched_s: float = 0.0
-    first_token_s: float = 0.0
-    finalized_s: float = 0.0
-    num_decode_steps: int = 0
-    num_decode_rows: int = 0  # summed over its decode steps
-
-
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One request in the engine; only the engine's thread changes it after submission.
@@ -84,6 +73,7 @@ class Sequence:
         state: the grammar; told every committed token.
         source: the frame asked about; None for text only.
         on_done: called once, on the engine's thread, when the sequence is finalized.
+        num_pages: private pages it can ever need.
         lane: row of the relay that carries its next input embedding between steps.
         pages: private KV pages, in position order.
         prefix: its hold on the frame's shared pages.
@@ -106,11 +96,12 @@ class Sequence:
     num_committed: int = 0
     max_new_tokens: int = 0
     length_reason: EndReason = EndReason.MAX_TOKENS
+    num_pages: int = 0
     lane: int = -1
     lora_slot: int = 0
     pages: list[int] = field(default_factory=list)
     prefix: Prefix | None = None
-    clock: SequenceClock = field(default_factory=SequenceClock)
+    clock: RequestClock = field(default_factory=RequestClock)
 
     @property
     def num_inflight(self) -> int:
@@ -130,6 +121,15 @@ class Sequence:
     def is_zombie(self) -> bool:
         """True when it has ended but launched steps still name it."""
         return self.finalized and self.inflight_refs > 0
+
+    def count_launch(self, record: StepRecord) -> None:
+        """Take note of a step that will sample its next token."""
+        self.num_launched += 1
+        if record.kind == "decode":
+            self.clock.num_decode_steps += 1
+            self.clock.num_decode_rows += record.num_rows
+        elif not self.clock.launched_s:
+            self.clock.launched_s = record.launch_s
 
     def private_position(self) -> int:
         """Return the private position of the token the next decode step feeds."""

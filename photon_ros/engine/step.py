@@ -1,37 +1,53 @@
-"""Step: one launched forward and its sampling."""
+"""Step: one forward and its sampling. No torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
-from photon_ros.engine.interfaces import Constraint
 from photon_ros.engine.metrics import StepRecord
-from photon_ros.engine.scheduler import StepPlan
-from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.page_pool import Prefix
+from photon_ros.engine.sequence import PrefixSource, Sequence
+
+if TYPE_CHECKING:  # they hold tensors, which the bookkeeping never touches
+    from photon_ros.engine.decode_slot import DecodeSlot
+    from photon_ros.engine.interfaces import Constraint
+    from photon_ros.engine.lora import LoraAdapter
+    from photon_ros.engine.step_inputs import ForwardInputs
+
+StepKind = Literal["prefill", "decode"]
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Step:
-    """One launched forward and its sampling; ``sequences`` is the row order of its buffers."""
+    """What the scheduler planned, and from its launch on where it runs.
 
-    plan: StepPlan
-    slot: DecodeSlot
-    inputs: ForwardInputs
-    constraints: list[Constraint | None]
-    record: StepRecord
+    Attributes:
+        sequences: its rows in order, which is the row order of its buffers; rows that share a
+            prefix are neighbours.
+        new_prefixes: frames to encode before the rows run; only in a prefill.
+        new_adapters: (slot, adapter) to load before anything of the step runs.
+        constraints: what each row may sample; None where that depends on a token that is not
+            committed yet.
+        slot, inputs: its buffers, and what its forward reads; set by its launch.
+        record: its times; set by its launch.
+    """
 
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Rows in order."""
-        return self.plan.sequences
+    kind: StepKind
+    sequences: list[Sequence]
+    new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
+    new_adapters: list[tuple[int, LoraAdapter]] = field(default_factory=list)
+    constraints: list[Constraint | None] = field(default_factory=list)
+    slot: DecodeSlot = field(init=False)
+    inputs: ForwardInputs = field(init=False)
+    record: StepRecord = field(init=False)
 
     @property
     def name(self) -> str:
         """What the log calls it."""
-        return f"{self.plan.kind} step of {len(self.sequences)} rows on slot {self.slot.slot_id}"
+        return f"{self.kind} step of {len(self.sequences)} rows on slot {self.slot.slot_id}"
 
     @property
     def is_held(self) -> bool:
         """True when a row's constraint depends on a token that is not committed yet."""
-        return any(constraint is None for constraint in self.constraints)
+        return None in self.constraints

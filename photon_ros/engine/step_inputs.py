@@ -7,15 +7,50 @@ tiny tensor operations cost more than the forward hides.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from photon_ros.engine.attention import RowGroup
 from photon_ros.engine.page_pool import RESERVED_PAGE
 from photon_ros.engine.sequence import Sequence
 
 Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInputs:
+    """Device views of what one forward of ``rows`` rows and T tokens reads, all int64.
+
+    Attributes:
+        lanes, lora_slots, last_index: (rows,) relay row, adapter slot, and index of each row's
+            last real token. ``lanes`` comes first: a captured sampling finds it by ``rows`` alone.
+        token_ids, positions, private_positions, write_slots: (rows, T).
+        page_table: (rows, num_pages), private pages, padded with the reserved one.
+        prefix_starts, row_prefix: (F,) and (rows,), in steps of fixed shape only: position slots
+            of the prefixes, and which of them a row reads (-1: none).
+    """
+
+    lanes: Tensor
+    lora_slots: Tensor
+    last_index: Tensor
+    token_ids: Tensor
+    positions: Tensor
+    private_positions: Tensor
+    write_slots: Tensor
+    page_table: Tensor
+    prefix_starts: Tensor | None = None
+    row_prefix: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows ``begin`` to ``end`` share the prefix at position slot ``prefix_start`` (-1: none)."""
+
+    prefix_start: int
+    begin: int
+    end: int
 
 
 class StepRows:
@@ -23,7 +58,6 @@ class StepRows:
 
     Attributes:
         sequences: the rows, in order.
-        lanes, prefix_lens, lora_slots: (rows,) int64.
         has_adapters: some row has one.
         groups: runs of rows that read the same prefix.
     """
@@ -31,15 +65,17 @@ class StepRows:
     def __init__(self, sequences: list[Sequence], page_size: int, prefix_len: int) -> None:
         self.sequences = list(sequences)
         self._page_size = page_size
-        self.lanes = np.array([s.lane for s in sequences], dtype=np.int64)
-        self.prefix_lens = np.array(
+        self._lanes = np.array([s.lane for s in sequences], dtype=np.int64)
+        self._prefix_lens = np.array(
             [0 if s.prefix is None else prefix_len for s in sequences], dtype=np.int64
         )
-        self.lora_slots = np.array([s.lora_slot for s in sequences], dtype=np.int64)
-        self.has_adapters = bool(self.lora_slots.any())
+        self._lora_slots = np.array([s.lora_slot for s in sequences], dtype=np.int64)
+        self.has_adapters = bool(self._lora_slots.any())
         self.groups = row_groups(sequences, page_size)
-        most = max(len(s.pages) for s in sequences)
-        self._page_table = _page_table(sequences, most * page_size, page_size)
+        shape = len(sequences), max(len(s.pages) for s in sequences)
+        self._page_table = np.full(shape, RESERVED_PAGE, dtype=np.int64)
+        for row, sequence in enumerate(sequences):
+            self._page_table[row, : len(sequence.pages)] = sequence.pages
         self._first_tokens = np.zeros((len(sequences), 1), dtype=np.int64)
         self._first_index = np.zeros(len(sequences), dtype=np.int64)
         self._rows = np.arange(len(sequences))
@@ -52,11 +88,11 @@ class StepRows:
         write_slots = pages * page_size + private % page_size
         width = int(private.max()) // page_size + 1
         return [
-            self.lanes,
-            self.lora_slots,
+            self._lanes,
+            self._lora_slots,
             self._first_index,
             self._first_tokens,  # the relay is read instead
-            (self.prefix_lens + private)[:, None],
+            (self._prefix_lens + private)[:, None],
             private[:, None],
             write_slots[:, None],
             self._page_table[:, :width],
@@ -80,10 +116,10 @@ class StepRows:
         write_slots = pages * page_size + private % page_size
         # Padding tokens stay inside the context: the rotary table ends there.
         last = lengths[:, None] - 1 + starts[:, None]
-        positions = self.prefix_lens[:, None] + np.minimum(private, last)
+        positions = self._prefix_lens[:, None] + np.minimum(private, last)
         return [
-            self.lanes,
-            self.lora_slots,
+            self._lanes,
+            self._lora_slots,
             lengths - 1,
             token_ids,
             positions,
@@ -92,14 +128,40 @@ class StepRows:
             page_table,
         ]
 
+    def fixed_fields(self, *, max_rows: int, max_pages: int, max_prefixes: int) -> list[Int64]:
+        """Return decode fields rounded up to a bucket, with prefix_starts and row_prefix behind.
 
-def _page_table(sequences: list[Sequence], num_positions: int, page_size: int) -> Int64:
-    width = -(-num_positions // page_size)
-    table = np.full((len(sequences), width), RESERVED_PAGE, dtype=np.int64)
-    for row, sequence in enumerate(sequences):
-        pages = sequence.pages[:width]
-        table[row, : len(pages)] = pages
-    return table
+        Buckets end at the maxima. Padding rows write to the reserved page, have lane
+        ``max_rows``, which is nobody's, and nobody reads what they compute.
+        """
+        *fields, page_table = self.decode_fields()
+        num_rows, num_pages = page_table.shape
+        rows = bucket(num_rows, max_rows)
+        padded = [_grown(field, rows) for field in fields]
+        padded[0][num_rows:] = max_rows  # lanes; slot 0 and position 0 are on the reserved page
+        table = np.full((rows, bucket(num_pages, max_pages)), RESERVED_PAGE, dtype=np.int64)
+        table[:num_rows, :num_pages] = page_table
+        starts = sorted({g.prefix_start for g in self.groups if g.prefix_start >= 0})
+        num_prefixes = bucket(len(starts), max_prefixes)
+        prefix_starts = np.full(num_prefixes, starts[0] if starts else 0, dtype=np.int64)
+        prefix_starts[: len(starts)] = starts
+        row_prefix = np.full(rows, -1, dtype=np.int64)
+        for group in self.groups:
+            if group.prefix_start >= 0:
+                row_prefix[group.begin : group.end] = starts.index(group.prefix_start)
+        return [*padded, table, prefix_starts, row_prefix]
+
+
+def bucket(count: int, limit: int) -> int:
+    """Return the smallest power of two that holds ``count``, or ``limit`` if that is less."""
+    return min(limit, 1 << (max(1, count) - 1).bit_length())
+
+
+def _grown(field: Int64, rows: int) -> Int64:
+    """Return ``field`` with rows of zeros behind."""
+    grown = np.zeros((rows, *field.shape[1:]), dtype=np.int64)
+    grown[: len(field)] = field
+    return grown
 
 
 def row_groups(sequences: list[Sequence], page_size: int) -> list[RowGroup]:

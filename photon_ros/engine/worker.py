@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 
 from photon_ros.core.errors import EngineStopped, PhotonError
-from photon_ros.engine.endings import fault
 from photon_ros.engine.engine import Engine
+from photon_ros.engine.lifecycle import fault
 from photon_ros.engine.sequence import Outcome, Sequence
 
 logger = logging.getLogger(__name__)

@@ -70,7 +70,8 @@ class Trial:
             return is_good, f"{recorder.num_tests} tests; {texts or 'all pass'}"
         if not recorder.failures:
             return False, f"survived {recorder.num_tests} tests"
-        return recorder.failures[0].is_objection, recorder.failures[0].text
+        failure = recorder.objection or recorder.failures[0]
+        return failure.is_objection, failure.text
 
 
 def run_trials(trials: Sequence[Trial], num_jobs: int) -> Iterator[Verdict]:
@@ -114,7 +115,7 @@ def _copy_sources(target: Path) -> None:
 
 
 def _test(copy: Path, tests: Sequence[str]) -> Recorder:
-    """Run tests in a copy until the first failure."""
+    """Run tests in a copy until one objects."""
     os.chdir(copy)
     sys.path[:] = [str(copy), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
     sys.dont_write_bytecode = True
@@ -125,7 +126,7 @@ def _test(copy: Path, tests: Sequence[str]) -> Recorder:
     recorder = Recorder()
     files = [f"test/engine/{name}" for name in tests]
     options = [
-        "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants",
+        "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants",
         "-W", "ignore::pytest.PytestAssertRewriteWarning",  # hypothesis is there before pytest
     ]  # fmt: skip
     pytest.main([*options, *files], plugins=[recorder])

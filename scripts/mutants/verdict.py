@@ -10,11 +10,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A mistake of the mutant itself, which says nothing about the edge.
+# An assertion that only reports a crash, which says nothing about tokens, pages or order.
 _CRASH = re.compile(
     r"\b(ImportError|ModuleNotFoundError|SyntaxError|NameError|UnboundLocalError"
-    r"|AttributeError|TypeError)\b"
+    r"|AttributeError|TypeError)\b|a fault that nobody planted"
 )
+MAX_CRASHES = 10  # after so many the mutant is taken to do nothing else
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,14 @@ class Recorder:
         report = yield
         if report.failed and call.excinfo is not None:
             self.failures.append(_failure(item, call.excinfo.value))
+            if self.objection is not None or len(self.failures) == MAX_CRASHES:
+                item.session.shouldstop = "enough was seen"
         return report
+
+    @property
+    def objection(self) -> Failure | None:
+        """The first assertion about what the engine did."""
+        return next((failure for failure in self.failures if failure.is_objection), None)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Note how many tests there were, and that they tested this copy."""

@@ -55,6 +55,13 @@ def test_a_lone_stream_wastes_exactly_one_step_an_answer() -> None:
     assert case.zombie_share == pytest.approx(1 / 11)
 
 
+def test_answers_that_find_nothing_waste_few_forwards_while_prefills_wait() -> None:
+    case = zombies.measure_case(1, 32, with_prefill=True)
+    # 16 prefills of two frames each; only the last one has nothing to go before it.
+    assert case.num_steps == 17
+    assert case.wasted_forwards == pytest.approx(1 / 17)
+
+
 def test_the_host_bench_times_the_three_parts_of_a_tick() -> None:
     row = host.measure_case(4)
     assert row.batch_rows == 4
@@ -119,8 +126,16 @@ def test_the_trace_of_real_ticks_has_both_kinds_of_step(
 ) -> None:
     trace = tmp_path / "trace.json"
     assert main(["bench", "tick", "--json", "--trace", str(trace)]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["kind"] for row in rows} >= {"prefill"}
+    figures = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in figures["rows"]} == {"prefill", "decode"}
+    for row in figures["rows"]:
+        for part in ("forward", "sampling", "wait", "commit", "bookkeeping", "idle"):
+            shares = row[f"{part}_ms"]
+            assert 0 <= shares["p50"] <= shares["p90"] <= shares["p99"]
+        assert row["occupancy"] >= 1
+        assert row["zombies"] >= 0
+    stages = [row["stage"] for row in figures["requests"]]
+    assert stages == ["queue", "prefill", "decode", "time_to_first_token"]
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["cat"] for event in events} == {"launch", "sampling", "wait", "commit"}
     assert all(event["dur"] >= 0 for event in events)

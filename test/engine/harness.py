@@ -52,6 +52,7 @@ class Harness:
         self.outcomes: dict[Sequence, Outcome] = {}
         # Kept and asserted in check(): the engine survives what its callbacks raise.
         self.violations: list[str] = []
+        self.faults: list[str] = []  # those that nobody planted
         watch = surround(self.engine, device, self.seed, self.violations.append)
         self.device.wrap = watch.wrap
 
@@ -74,7 +75,7 @@ class Harness:
                 self.violations.append("an outcome was delivered twice")
             error = outcome.error
             if isinstance(error, EngineFault) and "planted" not in str(error).lower():
-                self.violations.append(f"a fault that nobody planted: {error}")
+                self.faults.append(str(error))
             self.outcomes[sequence] = outcome
             if on_done is not None:
                 on_done(sequence, outcome)
@@ -117,6 +118,7 @@ class Harness:
     def check(self) -> None:
         engine = self.engine
         assert not self.violations, self.violations[:5]
+        assert not self.faults, f"a fault that nobody planted: {self.faults[0]}"
         engine.pool.check()
         named: dict[Sequence, int] = {}
         for step in engine._steps.values():

@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photon_ros.engine.decode_slot import DecodeSlot, ForwardInputs
+from photon_ros.engine.decode_slot import DecodeSlot, Twin
 from photon_ros.engine.device import Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.forward import Forward
 from photon_ros.engine.page_pool import RESERVED_PAGE, PagePool, Prefix
 from photon_ros.engine.pipeline import Pipeline
-from photon_ros.engine.scheduler import Scheduler, StepPlan
+from photon_ros.engine.scheduler import Scheduler
 from photon_ros.engine.sequence import Sequence, SequenceStatus
+from photon_ros.engine.step import Step
 
 Report = Callable[[str], None]
 NUM_GARBAGE = 100_000
@@ -131,7 +132,7 @@ class PoisoningPipeline(Pipeline):
     def _ruin_host(self, slot: DecodeSlot) -> None:
         buffers = _buffers(slot, on_host=True)
         if self.garbage.coin():  # the slot's memory of its mask rows is put to the test
-            buffers = [buffer for buffer in buffers if buffer is not slot.mask_host]
+            buffers = [buffer for buffer in buffers if buffer is not slot.mask.host]
         else:
             slot._masked_by = [None] * len(slot._masked_by)
         self._ruin(buffers)
@@ -142,11 +143,11 @@ class PoisoningPipeline(Pipeline):
 
 
 def _buffers(slot: DecodeSlot, *, on_host: bool) -> list[Tensor]:
-    return [
-        value
-        for name, value in vars(slot).items()
-        if isinstance(value, Tensor) and name.endswith("_host") == on_host
-    ]
+    twins = [value for value in vars(slot).values() if isinstance(value, Twin)]
+    if on_host:
+        return [twin.host for twin in twins]
+    lone = [value for value in vars(slot).values() if isinstance(value, Tensor)]
+    return [twin.device for twin in twins] + lone
 
 
 class PoisoningPool(PagePool):
@@ -186,10 +187,10 @@ class WatchedForward(Forward):
 
     watch: CacheWatch
 
-    def submit(self, plan: StepPlan, slot: DecodeSlot) -> ForwardInputs:
-        self.watch.expect(plan)
+    def submit(self, step: Step) -> None:
+        self.watch.expect(step)
         try:
-            return super().submit(plan, slot)
+            super().submit(step)
         finally:
             self.watch.expect(None)
 
@@ -205,10 +206,10 @@ class CacheWatch:
         self._page_size = page_size
         self._prefix_len = prefix_len
         self._report = report
-        self._plan: StepPlan | None = None
+        self._step: Step | None = None
 
-    def expect(self, plan: StepPlan | None) -> None:
-        self._plan = plan
+    def expect(self, step: Step | None) -> None:
+        self._step = step
 
     def wrap(self, op: Callable[[], None], name: str) -> Callable[[], None]:
         if name == "poison":
@@ -239,19 +240,19 @@ class CacheWatch:
         return watched
 
     def _owners(self, name: str) -> list[tuple[Sequence, list[int]]]:
-        if self._plan is None or name not in ("encode", "prefill", "decode"):
+        if self._step is None or name not in ("encode", "prefill", "decode"):
             return []
-        return [(sequence, list(sequence.pages)) for sequence in self._plan.sequences]
+        return [(sequence, list(sequence.pages)) for sequence in self._step.sequences]
 
     def _allowed(self, name: str) -> set[int]:
-        page, plan = self._page_size, self._plan
-        if plan is None:
+        page, step = self._page_size, self._step
+        if step is None:
             return set()
         if name == "encode":
-            firsts = [prefix.first_page for prefix, _ in plan.new_prefixes]
+            firsts = [prefix.first_page for prefix, _ in step.new_prefixes]
             return {first * page + i for first in firsts for i in range(self._prefix_len)}
         allowed = {RESERVED_PAGE * page + i for i in range(page)}
-        for sequence in plan.sequences:
+        for sequence in step.sequences:
             prompt_end = sequence.prompt_start + len(sequence.prompt_ids)
             if name == "prefill":
                 places = range(sequence.prompt_start, prompt_end)

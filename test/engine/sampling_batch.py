@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from grammars import TextGrammar
 from hash_model import SPEC, HashModel
 from torch import Tensor
 
-from photon_ros.engine import sampling
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.decode_slot import DecodeSlot
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.interfaces import Constraint, SampledToken
+from photon_ros.engine.sampler import plan_sampling, stage_sampling
+from photon_ros.engine.sampling import sample
 from photon_ros.engine.sequence import SamplingParams, Sequence
 
 EOS, COORD, SIZE = SPEC.eos_id, SPEC.coord_id, SPEC.size_id
@@ -64,19 +65,12 @@ class Batch:
         rows = len(constraints)
         params = params or [SamplingParams()] * rows
         sequences = [Sequence((1,), TextGrammar(), lambda *_: None, sampling=p) for p in params]
-        plan = sampling.plan_sampling(constraints, sequences, SPEC)
+        plan = plan_sampling(constraints, sequences, SPEC)
         if not may_use_pair:
-            plan = type(plan)(
-                **{
-                    **{name: getattr(plan, name) for name in plan.__slots__},
-                    "pair": None,
-                    "any_text": True,
-                }
-            )
+            plan = replace(plan, pair=None)
         self.plan = plan
-        sampling.stage_sampling(self.slot, plan, constraints, sequences, positions or [0] * rows)
-        sampling.copy_sampling_inputs(self.slot, plan)
-        sampling.sample(self.model, self.slot, plan, self.relay, torch.tensor(self.lanes[:rows]))
+        stage_sampling(self.slot, plan, constraints, sequences, positions or [0] * rows)
+        sample(self.model, self.slot, plan, self.relay, torch.tensor(self.lanes[:rows]))
         self.slot.copy_landed(rows)
         return self.slot.landed_tokens(rows)
 

@@ -7,8 +7,9 @@ from hash_model import crops_of
 
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.page_pool import PagePool
-from photon_ros.engine.scheduler import Scheduler, StepPlan
+from photon_ros.engine.scheduler import Scheduler
 from photon_ros.engine.sequence import PrefixSource, Sequence
+from photon_ros.engine.step import Step
 
 PREFIX_LEN = 6
 MAX_CONTEXT = 60
@@ -28,7 +29,7 @@ class Bench:
         self.scheduler = Scheduler(
             self.pool, self.config, max_context=max_context, prefix_len=PREFIX_LEN
         )
-        self.inflight: list[StepPlan] = []
+        self.inflight: list[Step] = []
 
     def add(
         self,
@@ -48,7 +49,7 @@ class Bench:
         self.scheduler.add(sequence)
         return sequence
 
-    def launch(self) -> StepPlan | None:
+    def launch(self) -> Step | None:
         plan = self.scheduler.plan()
         if plan is not None:
             for sequence in plan.sequences:
@@ -59,7 +60,7 @@ class Bench:
             self.inflight.append(plan)
         return plan
 
-    def commit(self) -> StepPlan:
+    def commit(self) -> Step:
         plan = self.inflight.pop(0)
         for sequence in plan.sequences:
             sequence.inflight_refs -= 1

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from photon_ros.engine.attention import PrefixAttend, RowGroup, RowsAttend
+from photon_ros.engine.attention import PrefixAttend, RowsAttend
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.page_pool import PagePool
+from photon_ros.engine.step_inputs import ForwardInputs, RowGroup
 
 PAGE, PREFIX_LEN, WIDTH = 4, 6, 8
 HEADS = [(4, 4), (4, 2), (6, 1)]
@@ -31,6 +32,13 @@ class Row:
     num_new: int
 
 
+def attend_inputs(**fields: Tensor) -> ForwardInputs:
+    """Return the inputs of which attention reads these fields."""
+    unread = torch.empty(0, dtype=torch.int64)
+    names = ("lanes", "lora_slots", "last_index", "token_ids", "positions")
+    return ForwardInputs(**dict.fromkeys(names, unread), **fields)
+
+
 class World:
     """A cache filled with noise, and the plain keys and values of every row beside it."""
 
@@ -43,6 +51,7 @@ class World:
         spec = type(SPEC)(**{
             **{name: getattr(SPEC, name) for name in SPEC.__slots__},
             "num_layers": 2, "num_kv_heads": kv_heads, "head_dim": WIDTH, "dtype": dtype,
+            "prefix_len": PREFIX_LEN,
         })  # fmt: skip
         self.cache = KVCache(CpuDevice(), spec, pool, PAGE)
         self.cache.keys.copy_(self.noise(*self.cache.keys.shape))
@@ -74,14 +83,12 @@ class World:
                 groups[-1] = RowGroup(start, groups[-1].begin, number + 1)
             else:
                 groups.append(RowGroup(start, number, number + 1))
-        return RowsAttend(
-            self.cache,
-            prefix_len=PREFIX_LEN,
-            write_slots=torch.tensor(writes),
+        inputs = attend_inputs(
+            write_slots=torch.tensor(writes).view(len(self.rows), -1),
             page_table=torch.tensor(self.pages),
             private_positions=torch.tensor(places).view(len(self.rows), -1),
-            groups=groups,
         )
+        return RowsAttend(self.cache, inputs, groups)
 
     def dense(self, layer: int, number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return (num_new, H, E) in float64: every key in a row, every pair asked for."""

@@ -10,14 +10,12 @@ from grammars import TextGrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photon_ros.engine.attention import RowsAttend
-from photon_ros.engine.captured import CapturedRowsAttend, pad_decode_fields
-from photon_ros.engine.decode_slot import ForwardInputs
+from photon_ros.engine.attention import CapturedRowsAttend, RowsAttend
 from photon_ros.engine.device import CpuDevice
-from photon_ros.engine.graphs import Graphs, bucket
+from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.page_pool import Prefix
 from photon_ros.engine.sequence import Sequence
-from photon_ros.engine.step_inputs import StepRows
+from photon_ros.engine.step_inputs import ForwardInputs, StepRows, bucket
 
 FIELDS = [field.name for field in fields(ForwardInputs)]
 PREFIX_LEN, PAGE, HEADS, WIDTH = 6, 4, 4, 8
@@ -28,6 +26,7 @@ class Cache:
     """Random keys and values: whatever is there must be read alike by both."""
 
     page_size = PAGE
+    prefix_len = PREFIX_LEN
 
     def __init__(self, kv_heads: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -53,9 +52,8 @@ def step_rows(made: list[tuple[int | None, int]]) -> StepRows:
     return StepRows(sequences, PAGE, PREFIX_LEN)
 
 
-def tensors(arrays: list) -> dict[str, torch.Tensor]:
-    """Name the fields of a step."""
-    return {name: torch.from_numpy(a) for name, a in zip(FIELDS, arrays, strict=False)}
+def tensors(arrays: list) -> ForwardInputs:
+    return ForwardInputs(*[torch.from_numpy(array) for array in arrays])
 
 
 @settings(deadline=None, max_examples=80)
@@ -74,33 +72,14 @@ def test_captured_attention_equals_the_eager_one(
     generator = torch.Generator().manual_seed(seed + 1)
     q = torch.randn((count, 1, HEADS, WIDTH), generator=generator)
     k, v = torch.randn((2, count, 1, kv_heads, WIDTH), generator=generator)
-    eager_fields = tensors(rows.decode_fields())
-    eager_cache = Cache(kv_heads, seed)
-    eager = RowsAttend(
-        eager_cache,
-        prefix_len=PREFIX_LEN,
-        write_slots=eager_fields["write_slots"].flatten(),
-        page_table=eager_fields["page_table"],
-        private_positions=eager_fields["private_positions"],
-        groups=rows.groups,
-    )
-    shape, grown_fields = pad_decode_fields(
-        rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
-    )
-    padded = tensors(grown_fields)
-    captured_cache = Cache(kv_heads, seed)
-    captured = CapturedRowsAttend(
-        captured_cache,
-        prefix_len=PREFIX_LEN,
-        write_slots=padded["write_slots"].flatten(),
-        page_table=padded["page_table"],
-        private_positions=padded["private_positions"],
-        prefix_starts=padded["prefix_starts"],
-        row_prefix=padded["row_prefix"],
-    )
+    eager_cache, captured_cache = Cache(kv_heads, seed), Cache(kv_heads, seed)
+    eager = RowsAttend(eager_cache, tensors(rows.decode_fields()), rows.groups)
+    padded = tensors(rows.fixed_fields(max_rows=8, max_pages=16, max_prefixes=4))
+    captured = CapturedRowsAttend(captured_cache, padded)
+    num_padding = len(padded.lanes) - count
 
     def grown(x: torch.Tensor) -> torch.Tensor:
-        return torch.cat((x, torch.randn((shape.rows - count, *x.shape[1:]), generator=generator)))
+        return torch.cat((x, torch.randn((num_padding, *x.shape[1:]), generator=generator)))
 
     expected = eager(0, q, k, v)
     got = captured(0, grown(q), grown(k), grown(v))
@@ -116,9 +95,7 @@ def test_padding_rows_touch_only_the_reserved_page_and_the_paddings_lane(
     made: list[tuple[int | None, int]],
 ) -> None:
     rows = step_rows(made)
-    shape, grown_fields = pad_decode_fields(
-        rows, rows.decode_fields(), max_rows=8, max_pages=16, max_prefixes=4
-    )
+    grown_fields = rows.fixed_fields(max_rows=8, max_pages=16, max_prefixes=4)
     padded = dict(zip(FIELDS, grown_fields, strict=True))
     lanes, positions, write_slots = padded["lanes"], padded["positions"], padded["write_slots"]
     table, starts, row_prefix = (
@@ -127,8 +104,8 @@ def test_padding_rows_touch_only_the_reserved_page_and_the_paddings_lane(
         padded["row_prefix"],
     )
     count = len(made)
-    assert shape.rows in (1, 2, 4, 8)
-    assert shape.rows >= count
+    assert len(lanes) in (1, 2, 4, 8)
+    assert len(lanes) >= count
     assert lanes[:count].tolist() == list(range(count))
     assert (lanes[count:] == 8).all()
     assert (write_slots[count:] < PAGE).all()

@@ -12,15 +12,14 @@ from harness import SMALL, Harness, key_of
 from hash_model import adapter_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_attention import HEADS, PAGE, PREFIX_LEN, TOLERANCES, WIDTH, Row, World
+from test_attention import HEADS, PAGE, PREFIX_LEN, TOLERANCES, WIDTH, Row, World, attend_inputs
 
-from photon_ros.engine.captured import CapturedRowsAttend, StepShape, pad_decode_fields
+from photon_ros.engine.attention import CapturedRowsAttend
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.decode_slot import ForwardInputs
-from photon_ros.engine.graphs import Graphs, bucket
+from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.page_pool import RESERVED_PAGE, Prefix
 from photon_ros.engine.sequence import Sequence
-from photon_ros.engine.step_inputs import StepRows
+from photon_ros.engine.step_inputs import ForwardInputs, StepRows, bucket
 
 FIELDS = [field.name for field in fields(ForwardInputs)]
 MAX_ROWS, MAX_PAGES, MAX_PREFIXES = 6, 12, 3
@@ -59,21 +58,22 @@ def test_padding_changes_no_real_row_and_names_nobodys_page(made: list[Row]) -> 
     sequences = sequences_of(made)
     step_rows = StepRows(sequences, PAGE, PREFIX_LEN)
     plain = step_rows.decode_fields()
-    shape, padded = pad_decode_fields(
-        step_rows, plain, max_rows=MAX_ROWS, max_pages=MAX_PAGES, max_prefixes=MAX_PREFIXES
+    padded = step_rows.fixed_fields(
+        max_rows=MAX_ROWS, max_pages=MAX_PAGES, max_prefixes=MAX_PREFIXES
     )
     count, width = len(made), plain[-1].shape[1]
-    assert shape == StepShape(
-        bucket(count, MAX_ROWS),
-        bucket(width, MAX_PAGES),
-        bucket(len({row.prefix for row in made if row.prefix >= 0}), MAX_PREFIXES),
-    )
     *grown, table, prefix_starts, row_prefix = padded
+    num_rows = bucket(count, MAX_ROWS)
+    num_prefixes = len({row.prefix for row in made if row.prefix >= 0})
+    assert table.shape == (num_rows, bucket(width, MAX_PAGES))
+    assert row_prefix.shape == (num_rows,)
+    assert prefix_starts.shape == (bucket(num_prefixes, MAX_PREFIXES),)
+    assert all(len(field) == num_rows for field in grown)
     for before, after in zip(plain[:-1], grown, strict=True):
         assert after.dtype == np.int64
         assert np.array_equal(after[:count], before)
     named = dict(zip(FIELDS, padded, strict=True))
-    assert named["lanes"][count:].tolist() == [MAX_ROWS] * (shape.rows - count)
+    assert named["lanes"][count:].tolist() == [MAX_ROWS] * (num_rows - count)
     write_slots = named["write_slots"]
     assert (write_slots[count:] // PAGE == RESERVED_PAGE).all()
     assert np.array_equal(table[:count, :width], plain[-1])
@@ -95,10 +95,8 @@ def check(world: World, num_padding: int, num_extra_prefixes: int) -> None:
     count = len(world.rows)
     writes = [world.slot(n, row.num_past) for n, row in enumerate(world.rows)]
     table = [*world.pages, *[[0] * world.num_pages] * num_padding]
-    attend = CapturedRowsAttend(
-        world.cache,
-        prefix_len=PREFIX_LEN,
-        write_slots=torch.tensor(writes + [0] * num_padding),
+    inputs = attend_inputs(
+        write_slots=torch.tensor(writes + [0] * num_padding)[:, None],
         page_table=torch.tensor(table),
         private_positions=torch.tensor([[r.num_past] for r in world.rows] + [[0]] * num_padding),
         prefix_starts=torch.tensor(starts),
@@ -106,6 +104,7 @@ def check(world: World, num_padding: int, num_extra_prefixes: int) -> None:
             [used.index(r.prefix) if r.prefix >= 0 else -1 for r in world.rows] + [-1] * num_padding
         ),
     )
+    attend = CapturedRowsAttend(world.cache, inputs)
     for layer in range(2):
         shape = (count + num_padding, 1)
         q = world.noise(*shape, world.heads, WIDTH)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot, ForwardInputs
+from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES, DecodeSlot, Twin
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.interfaces import Constraint, FrameCrops, SampledToken
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step_inputs import ForwardInputs
 
 ROWS, PREFIXES = 5, 3
 CONFIG = EngineConfig(max_rows=ROWS, max_prefixes=PREFIXES, page_size=4)
@@ -47,11 +48,11 @@ def arrays_of(rows: int, tokens: int, pages: int, prefixes: int | None) -> list[
 def assert_staged(slot: DecodeSlot, arrays: list[np.ndarray]) -> None:
     num_inputs, inputs = slot.stage_inputs(arrays)
     assert num_inputs == sum(array.size for array in arrays)
-    slot.inputs.fill_(-1)
-    slot.copy_inputs(num_inputs)
+    slot.inputs.device.fill_(-1)
+    slot.inputs.to_device(num_inputs)
     for name, array in zip(NAMES, arrays, strict=False):
         assert getattr(inputs, name).tolist() == array.tolist(), name
-    assert (slot.inputs[num_inputs:] == -1).all()
+    assert (slot.inputs.device[num_inputs:] == -1).all()
 
 
 steps = st.tuples(
@@ -81,29 +82,32 @@ def test_what_is_staged_is_read_when_the_copy_runs() -> None:
     first, second = arrays_of(2, 1, 3, None), arrays_of(2, 1, 3, None)
     num_inputs, inputs = slot.stage_inputs(first)
     slot.stage_inputs([array + 100 for array in second])
-    slot.copy_inputs(num_inputs)
+    slot.inputs.to_device(num_inputs)
     assert inputs.lanes.tolist() == (second[0] + 100).tolist()
+
+
+def buffers_of(slot: DecodeSlot) -> list[Tensor]:
+    values = list(vars(slot).values())
+    twins = [value for value in values if isinstance(value, Twin)]
+    lone = [value for value in values if isinstance(value, Tensor)]
+    return lone + [buffer for twin in twins for buffer in (twin.host, twin.device)]
 
 
 def test_every_host_buffer_has_a_device_buffer_of_its_shape_and_type() -> None:
     slot = make_slot()
-    buffers = {name: value for name, value in vars(slot).items() if isinstance(value, Tensor)}
-    pairs = {name[: -len("_host")] for name in buffers if name.endswith("_host")}
-    assert {"inputs", "controls", "mask", "crops", "landed"} <= pairs
-    for name in pairs:
-        host, device = buffers[f"{name}_host"], buffers[name]
-        assert (host.shape, host.dtype) == (device.shape, device.dtype), name
-    storages = [buffer.untyped_storage().data_ptr() for buffer in buffers.values()]
+    twins = {name: value for name, value in vars(slot).items() if isinstance(value, Twin)}
+    assert {"inputs", "controls", "mask", "crops", "landed"} <= set(twins)
+    for name, twin in twins.items():
+        assert (twin.host.shape, twin.host.dtype) == (twin.device.shape, twin.device.dtype), name
+        assert np.shares_memory(twin.array, twin.host.numpy())
+    storages = [buffer.untyped_storage().data_ptr() for buffer in buffers_of(slot)]
     assert len(set(storages)) == len(storages), "two buffers share memory"
 
 
 def test_two_slots_share_nothing() -> None:
-    first, second = make_slot(), make_slot()
-    pointers = [
-        {v.data_ptr() for v in vars(slot).values() if isinstance(v, Tensor)}
-        for slot in (first, second)
-    ]
-    assert not pointers[0] & pointers[1]
+    slots = make_slot(), make_slot()  # both alive, or the second may get the first one's memory
+    first, second = ({buffer.data_ptr() for buffer in buffers_of(slot)} for slot in slots)
+    assert not first & second
 
 
 def test_crops_of_several_frames_land_each_in_its_own_place() -> None:
@@ -112,9 +116,8 @@ def test_crops_of_several_frames_land_each_in_its_own_place() -> None:
         FrameCrops(np.full((count, 2, 2, 3), 40 + count, dtype=np.uint8), (1, 1))
         for count in (1, 2)
     ]
-    hosts, devices = slot.stage_crops(frames)
-    for host, device in zip(hosts, devices, strict=True):
-        device.copy_(host)
+    slot.stage_crops(frames)
+    devices = slot.copy_crops([1, 2])
     assert [tuple(device.shape) for device in devices] == [(1, 2, 2, 3), (2, 2, 2, 3)]
     for frame, device in zip(frames, devices, strict=True):
         assert np.array_equal(device.numpy(), frame.pixels)
@@ -131,53 +134,50 @@ def test_values_of_prompts_land_by_kind_at_their_flat_places() -> None:
         valued(),
         valued((0, (0.125, 1.0)), (8, (0.0,))),
     ]
-    staged = slot.stage_values(sequences, num_tokens=9)
-    assert staged is not None
-    for device, host in staged.copies:
-        device.copy_(host)
-    assert staged.coord_index.tolist() == [2, 2 * 9 + 8]
-    assert staged.coords.tolist() == [[0.25], [0.0]]
-    assert staged.size_index.tolist() == [3, 2 * 9]
-    assert staged.sizes.tolist() == [[0.5, 0.75], [0.125, 1.0]]
+    assert slot.stage_values(sequences, num_tokens=9) == (2, 2)
+    slot.value_index.to_device(4)
+    slot.values.to_device(4)
+    assert slot.value_index.device[:4].tolist() == [2, 2 * 9 + 8, 3, 2 * 9]
+    assert slot.values.device[:2, 0].tolist() == [0.25, 0.0]
+    assert slot.values.device[2:4].tolist() == [[0.5, 0.75], [0.125, 1.0]]
 
 
 def test_prompts_without_values_stage_none() -> None:
-    assert make_slot().stage_values([valued(), valued()], num_tokens=4) is None
+    assert make_slot().stage_values([valued(), valued()], num_tokens=4) == (0, 0)
 
 
 def test_as_many_values_as_a_prompt_may_have_fit_in_every_row() -> None:
     slot = make_slot()
     full = tuple((index, (index / 100, 0.5)) for index in range(MAX_PROMPT_VALUES))
     staged = slot.stage_values([valued(*full)] * ROWS, num_tokens=70)
-    assert staged is not None
-    assert len(staged.size_index) == ROWS * MAX_PROMPT_VALUES
-    assert len(staged.coord_index) == 0
+    assert staged == (0, ROWS * MAX_PROMPT_VALUES)
+    assert slot.value_index.array[-1] == 4 * 70 + MAX_PROMPT_VALUES - 1
 
 
 def test_a_mask_row_is_written_again_only_for_another_constraint() -> None:
     slot = make_slot()
     held, other = Constraint(allowed=(1, 2)), Constraint(forbidden=(3,))
     slot.stage_mask([held, other])
-    slot.mask_host[0] = False  # shows whether the row is written again
+    slot.mask.host[0] = False  # shows whether the row is written again
     slot.stage_mask([held, held])
-    assert not slot.mask_host[0].any()
-    assert (~slot.mask_host[1]).nonzero().flatten().tolist() == [1, 2]
+    assert not slot.mask.host[0].any()
+    assert (~slot.mask.host[1]).nonzero().flatten().tolist() == [1, 2]
     slot.stage_mask([other, held])
-    assert slot.mask_host[0].nonzero().flatten().tolist() == [3]
+    assert slot.mask.host[0].nonzero().flatten().tolist() == [3]
 
 
 def test_an_equal_constraint_that_is_another_object_is_written() -> None:
     slot = make_slot()
     slot.stage_mask([Constraint(allowed=(1, 2))])
-    slot.mask_host[0] = False
+    slot.mask.host[0] = False
     slot.stage_mask([Constraint(allowed=(1, 2))])
-    assert slot.mask_host[0].sum() == SPEC.vocab_size - 2
+    assert slot.mask.host[0].sum() == SPEC.vocab_size - 2
 
 
 def test_landed_tokens_are_those_of_the_device_in_row_order() -> None:
     slot = make_slot()
-    slot.landed[:3] = torch.tensor([[5, 7, -1, -1], [6, -1, 2, 9], [0, -1, -1, -1]])
-    slot.landed_probs[:3] = torch.tensor([[0.5, 0.25], [1.0, 0.125], [0.75, 1.0]])
+    slot.landed.device[:3] = torch.tensor([[5, 7, -1, -1], [6, -1, 2, 9], [0, -1, -1, -1]])
+    slot.landed_probs.device[:3] = torch.tensor([[0.5, 0.25], [1.0, 0.125], [0.75, 1.0]])
     slot.copy_landed(3)
     assert slot.landed_tokens(3) == [
         SampledToken(5, 7, (-1, -1), 0.5, 0.25),
@@ -188,7 +188,7 @@ def test_landed_tokens_are_those_of_the_device_in_row_order() -> None:
 
 def test_a_copy_of_few_rows_leaves_the_others() -> None:
     slot = make_slot()
-    slot.landed.fill_(3)
+    slot.landed.device.fill_(3)
     slot.copy_landed(2)
-    assert slot.landed_host[:2].eq(3).all()
-    assert slot.landed_host[2:].eq(0).all()
+    assert slot.landed.host[:2].eq(3).all()
+    assert slot.landed.host[2:].eq(0).all()

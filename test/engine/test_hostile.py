@@ -114,11 +114,12 @@ def test_a_slot_launched_again_holds_garbage_on_the_device() -> None:
     harness, _ = running()
     slot = harness.engine._slots[harness.engine.pipeline.free_slot()]
     harness.device.compute.record().synchronize()
-    before = {name: getattr(slot, name).clone() for name in ("hidden", "inputs", "landed")}
+    buffers = (slot.hidden, slot.inputs.device, slot.landed.device)
+    before = [buffer.clone() for buffer in buffers]
     harness.engine.pipeline.launch(slot.slot_id)
     harness.device.compute.record().synchronize()
-    for name, old in before.items():
-        assert not torch.equal(getattr(slot, name), old), name
+    for buffer, old in zip(buffers, before, strict=True):
+        assert not torch.equal(buffer, old)
 
 
 def test_pages_given_back_and_frames_not_yet_encoded_hold_garbage() -> None:

@@ -191,4 +191,4 @@ def test_a_slot_used_again_keeps_nothing_of_the_masks_before(mixes: list) -> Non
         if batch.plan.pair is None:
             for row, constraint in enumerate(mix):
                 wanted = [not constraint.permits(i) for i in range(SPEC.vocab_size)]
-                assert batch.slot.mask[row].tolist() == wanted
+                assert batch.slot.mask.device[row].tolist() == wanted

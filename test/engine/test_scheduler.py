@@ -115,44 +115,9 @@ def test_a_frame_is_encoded_by_the_first_step_that_admits_a_reader_and_by_no_oth
     assert first is not None
     assert second is not None
     assert len(first.new_prefixes) == 1
-    assert second.kind == "decode"
-    third = bench.launch()
-    assert third is not None
-    assert third.kind == "prefill"
-    assert third.new_prefixes == []
-    assert third.sequences[0].prefix is first.sequences[0].prefix
-
-
-def test_a_burst_of_prefills_does_not_starve_decode() -> None:
-    bench = Bench(max_rows=12, num_private_pages=60, max_prefixes=12, max_prefixes_per_step=1)
-    bench.add(num_tokens=20, frame=0)
-    bench.step()
-    for frame in range(1, 11):
-        bench.add(num_tokens=20, frame=frame)
-    kinds = [bench.step() for _ in range(14)]
-    assert kinds[:12] == ["decode", "prefill"] * 6
-
-
-def test_running_answers_do_not_keep_new_requests_waiting() -> None:
-    bench = Bench(max_rows=8, num_private_pages=60)
-    for _ in range(4):
-        bench.add(num_tokens=20)
-    bench.step()
-    bench.step()
-    late = bench.add(num_tokens=2)
-    kinds = [bench.step() for _ in range(2)]
-    assert "prefill" in kinds
-    assert late.status is not SequenceStatus.WAITING
-
-
-def test_a_waiting_request_that_does_not_fit_yet_does_not_stop_decode() -> None:
-    bench = Bench(max_rows=1)
-    running = bench.add(num_tokens=6)
-    bench.add()
-    bench.step()
-    kinds = [bench.step() for _ in range(5)]
-    assert kinds == ["decode"] * 5
-    assert running.num_launched == 6
+    assert second.kind == "prefill"
+    assert second.new_prefixes == []
+    assert second.sequences[0].prefix is first.sequences[0].prefix
 
 
 def test_rows_that_share_a_frame_are_neighbours_in_every_step() -> None:
@@ -303,3 +268,18 @@ def test_the_cap_of_a_cycle_counts_its_tokens() -> None:
     bench.scheduler.add(sequence)
     assert sequence.max_new_tokens == 6
     assert sequence.length_reason is EndReason.MAX_OBJECTS
+
+
+def test_a_sequence_that_ended_between_its_phases_is_not_planned_again() -> None:
+    bench = Bench()
+    first, second = bench.add(num_tokens=8), bench.add(num_tokens=8)
+    bench.launch()
+    bench.commit()
+    for sequence in (first, second):
+        sequence.enter_phase((4,))
+        bench.scheduler.resume(sequence)
+    bench.end(first)
+    plan = bench.launch()
+    assert plan is not None
+    assert plan.kind == "prefill"
+    assert plan.sequences == [second]

@@ -11,10 +11,9 @@ from grammars import TextGrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photon_ros.engine.attention import RowGroup
 from photon_ros.engine.page_pool import RESERVED_PAGE, Prefix
 from photon_ros.engine.sequence import Sequence
-from photon_ros.engine.step_inputs import StepRows, row_groups, sampled_positions
+from photon_ros.engine.step_inputs import RowGroup, StepRows, row_groups, sampled_positions
 
 PREFIX_LEN = 7
 FIELDS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import random
 import threading
 import time
@@ -380,20 +381,22 @@ def test_a_callback_that_asks_again_while_everything_fails_is_told(opened: Opene
         assert one.error is None or isinstance(one.error, EngineFault)
 
 
-@pytest.mark.parametrize("broken", ["_commit_row", "_constraints_ahead", "_finalize_sampling"])
+@pytest.mark.parametrize("broken", ["_lifecycle.commit", "_look_ahead", "_finalize_sampling"])
 @pytest.mark.parametrize("at_call", [0, 3, 7])
 def test_a_bug_of_the_engine_in_the_middle_of_a_tick_leaves_nothing_held(
     broken: str, at_call: int
 ) -> None:
     engine = Engine(HashModel(), CpuDevice(), EngineConfig(**SMALL))
-    working, calls = getattr(engine, broken), iter(range(1000))
+    *path, name = broken.split(".")
+    owner = operator.attrgetter(*path)(engine) if path else engine
+    working, calls = getattr(owner, name), iter(range(1000))
 
     def breaks_once(*args: object) -> object:
         if next(calls) == at_call:
             raise RuntimeError("planted bug")
         return working(*args)
 
-    setattr(engine, broken, breaks_once)
+    setattr(owner, name, breaks_once)
     worker = EngineWorker(engine)
     try:
         asked = [Asked(detect(), prompt=(number + 1,), frame=number % 2) for number in range(6)]

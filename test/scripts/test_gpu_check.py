@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from photon_ros.engine.captured import CapturedRowsAttend
+from photon_ros.engine.attention import CapturedRowsAttend
 from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.page_pool import PagePool
 from scripts import gpu_check
