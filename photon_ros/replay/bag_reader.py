@@ -25,6 +25,7 @@ from rosbags.rosbag2 import Reader as Ros2Reader
 from rosbags.serde import SerdeError
 from rosbags.typesys import Stores, get_typestore
 
+from photon_ros.bag_files import storage_files
 from photon_ros.core.errors import BagError, ImageError
 from photon_ros.core.frame import Frame
 from photon_ros.pixels import DepthPolicy, compressed_size, decode_compressed, decode_raw
@@ -33,7 +34,6 @@ _Reader = Ros1Reader | Ros2Reader
 
 RAW_IMAGE: Final = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE: Final = "sensor_msgs/msg/CompressedImage"
-_ROS2_SUFFIXES: Final = (".mcap", ".db3")
 _MAX_NAMES: Final = 12
 
 
@@ -281,24 +281,6 @@ class BagReader:
         # The generated decoders raise whatever the lying length or text makes them raise.
         except (SerdeError, struct.error, ValueError, IndexError, AssertionError) as error:
             raise ImageError(f"message is damaged: {error}") from error
-
-
-def storage_files(path: Path) -> list[Path]:
-    """Return what to open for a recording: the folder with its metadata, or storage files."""
-    if not path.exists():
-        raise BagError(f"bag {path} does not exist")
-    if path.is_dir():
-        if (path / "metadata.yaml").is_file():
-            return [path]
-        found = sorted(file for file in path.iterdir() if file.suffix in _ROS2_SUFFIXES)
-        if not found:
-            raise BagError(f"{path} is not a bag: no metadata.yaml, .mcap or .db3 file in it")
-        return found
-    if path.suffix not in (*_ROS2_SUFFIXES, ".bag"):
-        raise BagError(f"{path} is not a bag: expected a bag folder, or a .mcap, .db3 or .bag file")
-    if path.stat().st_size == 0:
-        raise BagError(f"bag {path} is empty (0 bytes)")
-    return [path]
 
 
 def _named(topics: dict[str, str]) -> str:

@@ -149,11 +149,16 @@ def write_bag(
         summary = _write(building, frames_bgr, fps, options, on_frame)
         building.rename(out)
     except (OSError, sqlite3.Error, WriterError) as error:
-        raise BagError(f"bag {out} cannot be written: {error}") from error
+        raise BagError(f"bag {out} cannot be written: {_reason(error)}") from error
     finally:
         if workspace is not None:
             shutil.rmtree(workspace, ignore_errors=True)
     return summary
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong without the name of the file, which is not the one asked for."""
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
 def _write(

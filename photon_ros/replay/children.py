@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from photon_ros.core.errors import PhotonError
+from photon_ros.core.errors import InputError, PhotonError
 
 _END_TIMEOUT_S: Final = 10.0
 _TERM_TIMEOUT_S: Final = 2.0
@@ -22,6 +22,9 @@ _POLL_S: Final = 0.05
 _NUM_LOG_LINES: Final = 3
 # What rclpy puts before a message: [ERROR] [1764530000.123456789] [photon]:
 _LOG_PREFIX: Final = re.compile(r"^\[[A-Z]+\] \[[0-9.]+\] \[[^\]]*\]: ")
+# How our processes end when what they were given cannot be used, and what they say then.
+_REFUSED_CODE: Final = 2
+_REFUSAL: Final = re.compile(r"(?:cannot configure|photon_node|player|recorder): (.+)")
 
 
 class LiveError(PhotonError):
@@ -53,9 +56,23 @@ class Child:
         return " / ".join(lines[-_NUM_LOG_LINES:]) or "it wrote nothing"
 
     def check(self) -> None:
-        """Raise LiveError if it has ended with an error, or before its time."""
+        """Raise LiveError if it has ended with an error, or before its time.
+
+        Raises:
+            InputError: it refused what it was given; says why in its words.
+        """
         if not self.is_running:
+            reason = self._refusal()
+            if reason is not None:
+                raise InputError(reason)
             raise LiveError(f"the {self.name} ended {self._how()}: {self.last_words()}")
+
+    def _refusal(self) -> str | None:
+        """Return why it did not take what it was given; None when it ended otherwise."""
+        if self.exit_code != _REFUSED_CODE:
+            return None
+        found = _REFUSAL.findall(self._log.read_text("utf-8", "replace"))
+        return str(found[-1]).strip() if found else None
 
     def _how(self) -> str:
         code = self._process.returncode
@@ -135,13 +152,13 @@ class Children:
         return child
 
     def check(self) -> None:
-        """Raise LiveError if any has ended."""
+        """Raise LiveError, or InputError, if any has ended; see :meth:`Child.check`."""
         for child in self._children:
             child.check()
 
 
 def wait_until(is_true: Callable[[], bool], children: Sequence[Child], timeout_s: float) -> bool:
-    """Poll until the condition holds; False after the time. LiveError if a child has ended."""
+    """Poll until the condition holds; False after the time. Raises if a child has ended."""
     deadline_s = time.monotonic() + timeout_s
     while not is_true():
         for child in children:

@@ -55,7 +55,7 @@ def run_live(
     """Replay the images of ``topic`` through the node and return what became of each.
 
     Raises:
-        InputError: there is no ROS here.
+        InputError: there is no ROS here, or the node or the player cannot use what it was given.
         LiveError: a process failed or did not come up; carries its last log lines.
     """
     check_ros()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from photon_ros.core.errors import InputError
 from photon_ros.replay.truth import label_key
+
+# What the node takes at most: what can be asked must not depend on the mode.
+MAX_OBJECTS: Final = 1000
+MAX_CROPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +62,10 @@ class EvaluateOptions:
             raise InputError("truth frames only reads single frames; a live replay plays them all")
         if not 0 < self.rate <= 100:
             raise InputError(f"rate must be above 0 and at most 100, got {self.rate}")
-        if self.max_objects < 1:
-            raise InputError(f"max_objects must be >= 1, got {self.max_objects}")
-        if self.max_crops is not None and self.max_crops < 0:
-            raise InputError(f"max_crops must be >= 0, got {self.max_crops}")
+        if not 1 <= self.max_objects <= MAX_OBJECTS:
+            raise InputError(f"max_objects must be from 1 to {MAX_OBJECTS}, got {self.max_objects}")
+        if self.max_crops is not None and not 0 <= self.max_crops <= MAX_CROPS:
+            raise InputError(f"max_crops must be from 0 to {MAX_CROPS}, got {self.max_crops}")
 
     @property
     def mode(self) -> str:

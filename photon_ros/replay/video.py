@@ -12,6 +12,7 @@ from typing import Any, Final
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from photon_ros.core.errors import BagError, InputError
 
@@ -53,6 +54,9 @@ class Video:
         self._capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise BagError(f"video {path} cannot be read: not a video, or an unknown codec")
+        if _is_still_picture(path):
+            self._capture.release()
+            raise BagError(f"{path} is a still picture, not a video")
 
     def __enter__(self) -> Video:
         return self
@@ -81,6 +85,21 @@ class Video:
             if not ok or frame is None:
                 return
             yield frame
+
+
+def _is_still_picture(path: Path) -> bool:
+    """Return True for a picture file; FFmpeg takes one for a video of a single frame."""
+    try:
+        with Image.open(path) as image:
+            if getattr(image, "n_frames", 1) > 1:
+                return False
+    except Exception:  # Pillow's readers raise anything about what is no picture
+        return False
+    # A film that is nothing but JPEGs in a row begins like a picture, too, and then goes on.
+    capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
+    num_frames = sum(capture.read()[0] for _ in range(2))
+    capture.release()
+    return num_frames < 2
 
 
 def _silence_opencv() -> None:

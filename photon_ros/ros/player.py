@@ -32,6 +32,7 @@ from rosbags.highlevel import AnyReader
 from rosbags.interfaces import Connection
 from rosbags.typesys import Stores, get_typestore
 
+from photon_ros.bag_files import storage_files
 from photon_ros.core.errors import BagError
 from photon_ros.ros.conversions import message_type
 from photon_ros.ros.intake import cdr_stamp_ns
@@ -79,11 +80,10 @@ class Recording:
     """
 
     def __init__(self, bag: Path, topic: str) -> None:
-        if not bag.exists():
-            raise BagError(f"{bag} does not exist")
+        files = storage_files(bag)
         self._ros2_types = get_typestore(Stores.ROS2_HUMBLE)
         try:
-            self._reader = AnyReader([bag], default_typestore=self._ros2_types)
+            self._reader = AnyReader(files, default_typestore=self._ros2_types)
             self._reader.open()
         except Exception as error:  # the reader raises whatever its storage library raises
             raise BagError(f"{bag} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import PIL.Image
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -269,6 +270,39 @@ def test_what_is_no_video_is_a_bag_error(
     with pytest.raises(BagError, match=reason):
         bag_from_video(path, tmp_path / "bag", BagOptions())
     assert not (tmp_path / "bag").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["one.png", "one.jpg", "one.bmp", "one.tiff", "one.webp", "one.gif"]
+)
+def test_a_still_picture_is_no_video(name: str, tmp_path: Path) -> None:
+    PIL.Image.new("RGB", (64, 48), "red").save(tmp_path / name)
+    with pytest.raises(BagError, match=f"{name} is a still picture, not a video"):
+        bag_from_video(tmp_path / name, tmp_path / "bag", BagOptions(), fps=Fraction(10))
+    assert not (tmp_path / "bag").exists()
+
+
+def test_moving_pictures_and_a_film_of_one_frame_are_videos(tmp_path: Path) -> None:
+    pictures = [PIL.Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
+    gif = tmp_path / "film.gif"
+    pictures[0].save(gif, save_all=True, append_images=pictures[1:], duration=100)
+    assert bag_from_video(gif, tmp_path / "gif_bag", BagOptions()).num_frames == 3
+    jpegs = tmp_path / "film.mjpeg"
+    with jpegs.open("wb") as film:
+        for picture in pictures:
+            picture.save(film, "JPEG")
+    assert bag_from_video(jpegs, tmp_path / "bag", BagOptions(), fps=Fraction(10)).num_frames == 3
+    short = write_video(tmp_path / "short.avi", num_frames=1)
+    assert bag_from_video(short, tmp_path / "short_bag", BagOptions()).num_frames == 1
+
+
+def test_a_place_that_takes_no_files_is_named_as_it_was_given() -> None:
+    out = Path("/proc/some_bag")
+    if not out.parent.is_dir():
+        pytest.skip("no /proc here")
+    with pytest.raises(BagError) as caught:
+        write_bag(out, iter([np.zeros((4, 4, 3), np.uint8)]), Fraction(1), BagOptions())
+    assert str(caught.value) == f"bag {out} cannot be written: No such file or directory"
 
 
 def test_a_folder_is_no_video(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from photon_ros.core.errors import InputError
 from photon_ros.replay.children import Child, Children, LiveError, wait_until
 
 WAIT_S = 20.0
@@ -81,19 +82,46 @@ def test_a_child_gets_its_arguments_and_ends_by_itself(
 def test_the_last_words_of_a_child_that_fails_are_told(children: Children, modules: Path) -> None:
     code = (
         "import sys\nfor k in range(9): print('line', k)\n"
-        "text = '[ERROR] [1764530000.123] [photon]: cannot configure: no weights'\n"
+        "text = '[ERROR] [1764530000.123] [photon]: something broke'\n"
         "print(text, file=sys.stderr)\n"
-        "sys.exit(2)\n"
+        "sys.exit(3)\n"
     )
     child = start(children, modules, "node", code)
     assert child.wait(WAIT_S)
     with pytest.raises(LiveError) as caught:
         child.check()
     message = str(caught.value)
-    assert message.startswith("the node ended with code 2: ")
-    assert message.endswith(" / cannot configure: no weights")
+    assert message.startswith("the node ended with code 3: ")
+    assert message.endswith(" / something broke")
     assert "\n" not in message
     assert "line 1" not in message
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "wanted"),
+    [
+        ("[ERROR] [1.5] [photon]: cannot configure: no weights", 2, "no weights"),
+        ("photon_node: there is no parameter 'x'", 2, "there is no parameter 'x'"),
+        ("player: /bag has no topic /t", 2, "/bag has no topic /t"),
+        ("recorder: cannot write /f", 2, "cannot write /f"),
+        ("photon_node: a bug", 1, None),
+        ("usage: something [-h]", 2, None),
+    ],
+)
+def test_a_child_that_refuses_its_input_says_so_in_its_own_words_and_no_others(
+    said: str, code: int, wanted: str | None, children: Children, modules: Path
+) -> None:
+    program = f"import sys\nprint('loading')\nprint({said!r}, file=sys.stderr)\nsys.exit({code})\n"
+    child = start(children, modules, "node", program)
+    assert child.wait(WAIT_S)
+    with pytest.raises((InputError, LiveError)) as caught:
+        child.check()
+    if wanted is None:
+        assert isinstance(caught.value, LiveError)
+        assert f"ended with code {code}" in str(caught.value)
+    else:
+        assert isinstance(caught.value, InputError)
+        assert str(caught.value) == wanted
 
 
 def test_a_child_that_dies_by_a_signal_says_which(children: Children, modules: Path) -> None:

@@ -12,7 +12,6 @@ from painted import scene, write_scene
 from photon_ros.core.errors import InputError
 from photon_ros.replay.bag_reader import BagReader
 from photon_ros.replay.bag_writer import BagOptions
-from photon_ros.replay.children import LiveError
 from photon_ros.replay.evaluate import evaluate
 from photon_ros.replay.live import check_ros, free_domain, live_environment, run_live
 from photon_ros.replay.options import EvaluateOptions
@@ -139,12 +138,18 @@ def test_a_fast_replay_drops_frames_and_counts_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.ros
-def test_a_model_that_cannot_be_loaded_ends_the_run_with_the_nodes_words(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_the_callers_mistake_as_in_lockstep(
+    tmp_path: Path,
+) -> None:
     write_scene(tmp_path / "bag", scene(2))
     (tmp_path / "model").mkdir()
     began_s = time.monotonic()
-    with pytest.raises(LiveError, match=r"the node ended with code 2: .*cannot configure"):
-        evaluate(options(tmp_path, model=str(tmp_path / "model")))
+    words = {}
+    for is_live in (True, False):
+        with pytest.raises(InputError) as caught:
+            evaluate(options(tmp_path, model=str(tmp_path / "model"), live=is_live))
+        words[is_live] = str(caught.value)
+    assert words[True] == words[False]
     assert time.monotonic() - began_s < 60
     assert own_children() == set()
 
@@ -152,5 +157,9 @@ def test_a_model_that_cannot_be_loaded_ends_the_run_with_the_nodes_words(tmp_pat
 @pytest.mark.ros
 def test_an_unknown_word_ends_the_run_before_anything_is_played(tmp_path: Path) -> None:
     write_scene(tmp_path / "bag", scene(2))
-    with pytest.raises(LiveError, match=r"does not know 'zyzzyva'"):
-        evaluate(options(tmp_path, prompts=("zyzzyva",)))
+    words = {}
+    for is_live in (True, False):
+        with pytest.raises(InputError, match=r"^nano does not know 'zyzzyva'") as caught:
+            evaluate(options(tmp_path, prompts=("zyzzyva",), live=is_live))
+        words[is_live] = str(caught.value)
+    assert words[True] == words[False]

@@ -1,12 +1,15 @@
 """NodeConfig: every parameter typed, bounded, explained, and refused with a reason."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from photon_ros.core.errors import InputError
+from photon_ros.replay.options import EvaluateOptions
 from photon_ros.ros.camera_params import CameraConfig, camera_specs
 from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.param_spec import ParamSpec
@@ -93,6 +96,19 @@ def test_asked_is_every_prompt_of_every_skill_in_order() -> None:
         {"skills": ["point", "detect"], "prompts.point": ["cup"], "prompts.detect": ["a", "b"]}
     )
     assert config.asked() == (("point", "cup"), ("detect", "a"), ("detect", "b"))
+
+
+def test_an_evaluation_takes_what_the_node_takes_and_nothing_else() -> None:
+    by_name = {spec.name: spec for spec in specs()}
+    for name in ("max_objects", "max_crops"):
+        maximum = by_name[name].maximum
+        assert maximum is not None
+        fields: dict[str, Any] = {
+            "bag": Path("b"), "out": Path("o"), "skill": "detect", "prompts": ("person",),
+        }  # fmt: skip
+        assert EvaluateOptions(**fields, **{name: int(maximum)})
+        with pytest.raises(InputError, match=f"{name} must be from . to {maximum}, got"):
+            EvaluateOptions(**fields, **{name: int(maximum) + 1})
 
 
 # One camera's own

@@ -228,11 +228,14 @@ def test_node_with_an_unknown_word_exits_with_code_2_and_lists_the_known_ones() 
         assert "Traceback" not in output
 
 
+@pytest.mark.parametrize("has_metadata", [True, False])
 @pytest.mark.parametrize("plugin", [StoragePlugin.SQLITE3, StoragePlugin.MCAP])
 def test_player_publishes_the_recorded_bytes_at_the_recorded_pace(
-    plugin: StoragePlugin, tmp_path: Path
+    plugin: StoragePlugin, has_metadata: bool, tmp_path: Path
 ) -> None:
     written = write_bag(tmp_path / "bag", count=12, period_ns=50_000_000, plugin=plugin)
+    if not has_metadata:  # as a recorder that was killed leaves it
+        (tmp_path / "bag" / "metadata.yaml").unlink()
     received: list[bytes] = []
     report = tmp_path / "report.json"
     with client() as node:
@@ -287,6 +290,7 @@ def test_player_converts_a_ros1_bag(tmp_path: Path) -> None:
         (("nowhere", "--topic", TOPIC), "nowhere does not exist"),
         (("bag", "--topic", "/other"), "has no topic /other; its topics: /camera/image_raw"),
         (("broken", "--topic", TOPIC), "broken cannot be read"),
+        (("hollow", "--topic", TOPIC), "hollow is not a bag: no metadata.yaml, .mcap or .db3 file"),
         (
             ("bag", "--topic", TOPIC, "--wait-timeout", "0.3"),
             "0 of 1 subscribers of /camera/image_raw came within 0.3 s",
@@ -297,6 +301,7 @@ def test_player_refuses_with_one_clear_line(
     arguments: tuple[str, ...], reason: str, tmp_path: Path
 ) -> None:
     write_bag(tmp_path / "bag", count=1, period_ns=1, plugin=StoragePlugin.SQLITE3)
+    (tmp_path / "hollow").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "metadata.yaml").write_text("nonsense")
     with process("player", str(tmp_path / arguments[0]), *arguments[1:]) as player:
