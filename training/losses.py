@@ -17,8 +17,9 @@ CORNER_WEIGHT = 0.5
 # An outline has sixteen corners after its box; where to look, and that one more comes, is easy
 # by then and must not drown what is said of boxes and points.
 _DRAWING_WEIGHT = 0.1
-# One head of one layer is taught to look at the object being answered.
-LOOKING_LAYER, LOOKING_HEAD = 2, 0
+# Heads by layer that are taught to look at the object being answered. One head passes on 32
+# numbers; three tell more exactly where it is.
+LOOKING_HEADS = {2: (0, 1), 3: (0,)}
 
 
 class BlockAttend:
@@ -32,7 +33,7 @@ class BlockAttend:
 
     def __init__(self, allowed: Tensor) -> None:
         self._allowed = allowed
-        self.looking: Tensor | None = None  # (F, S, P) logits of the taught head
+        self.looking: list[Tensor] = []  # (F, S, P) logits of each taught head
 
     def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
         """Return the attended values (B, T, H, E)."""
@@ -41,10 +42,10 @@ class BlockAttend:
         image = F.scaled_dot_product_attention(q[:, :, prefix], k[:, :, prefix], v[:, :, prefix])
         asking = q[:, :, PREFIX_LEN:]
         answers = F.scaled_dot_product_attention(asking, k, v, attn_mask=self._allowed)
-        if layer == LOOKING_LAYER:
-            seen = k[:, LOOKING_HEAD, 1:PREFIX_LEN].float()
+        for head in LOOKING_HEADS.get(layer, ()):
+            seen = k[:, head, 1:PREFIX_LEN].float()
             scale = seen.shape[-1] ** -0.5
-            self.looking = asking[:, LOOKING_HEAD].float() @ seen.transpose(1, 2) * scale
+            self.looking.append(asking[:, head].float() @ seen.transpose(1, 2) * scale)
         return torch.cat((image, answers), dim=2).transpose(1, 2)
 
 
@@ -101,10 +102,11 @@ def question_losses(network: Network, embeds_FPD: Tensor, packed: Packed) -> dic
         target = packed.size_target[sized].flatten()
         losses["size"] = soft_cross_entropy(logits, target, SIZE_SIGMA_BINS).mean()
     looking = packed.looks_at.any(-1)
-    if bool(looking.any()) and attend.looking is not None:
-        logs = F.log_softmax(attend.looking[looking], dim=-1)
+    if bool(looking.any()):
+        logs = F.log_softmax(torch.stack([head[looking] for head in attend.looking]), dim=-1)
         hits = logs.masked_fill(~packed.looks_at[looking], -torch.inf)
-        losses["look"] = _weighted_mean(-torch.logsumexp(hits, dim=-1), weights[looking])
+        missed = -torch.logsumexp(hits, dim=-1).mean(0)
+        losses["look"] = _weighted_mean(missed, weights[looking])
     return losses
 
 

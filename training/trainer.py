@@ -68,7 +68,7 @@ class Recipe:
     vision_tiled_share: float = 0.15
     joint_tiled_share: float = 0.3
     max_questions: int = 10
-    max_tokens: int = 110
+    max_tokens: int = 150
     muon_lr: float = 0.01
     adam_lr: float = 7e-4
     vision_lr_share: float = 0.5
