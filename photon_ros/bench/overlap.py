@@ -36,7 +36,10 @@ class OverlapRow:
     """One case; times are medians a step, in milliseconds.
 
     ``idle_ms`` is the device's own, pipelined; ``bubble_hidden`` is 1 - idle pipelined / idle
-    blocking; ``share_of_ideal`` as in the module's docstring.
+    blocking; ``share_of_ideal`` as in the module's docstring. ``bubble_bound`` is what of the
+    bubble any loop of one host thread can hide, min(1, forward / bookkeeping): where the host
+    needs longer than the forward, the device idles for the difference. Both may be exceeded a
+    little there, because the blocking loop's bookkeeping holds a wake-up that the other is spared.
     """
 
     forward_ms: float
@@ -48,6 +51,7 @@ class OverlapRow:
     share_of_ideal: float
     idle_ms: float
     bubble_hidden: float
+    bubble_bound: float
 
 
 class _StraySyncDevice(SleepDevice):
@@ -128,6 +132,7 @@ def measure_case(
         share_of_ideal=block_ms / pipe_ms / ideal,
         idle_ms=pipe_idle_ms,
         bubble_hidden=1 - pipe_idle_ms / block_idle_ms if block_idle_ms else 0.0,
+        bubble_bound=min(1.0, forward_ms / bookkeeping_ms),
     )
 
 

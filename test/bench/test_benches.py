@@ -38,6 +38,16 @@ def test_pipelining_hides_what_blocking_and_a_stray_synchronisation_do_not() -> 
     assert blocking.bubble_hidden < 0.5
     assert stray.bubble_hidden < 0.5
     assert pipelined.idle_ms < blocking.idle_ms
+    assert pipelined.bubble_bound == 1.0
+
+
+def test_where_the_host_needs_longer_than_the_forward_only_that_much_can_be_hidden() -> None:
+    row = overlap.measure_case(2.0, 1, 8.0)
+    assert row.bookkeeping_ms > 8.0
+    assert row.bubble_bound == pytest.approx(2.0 / row.bookkeeping_ms)
+    assert row.pipelined_ms >= 8.0
+    assert row.idle_ms >= 8.0 - 2.0
+    assert 0 < row.bubble_hidden < 0.5
 
 
 @pytest.mark.parametrize("num_tokens", [3, 10, 30])

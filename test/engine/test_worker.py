@@ -363,6 +363,22 @@ def test_a_grammar_that_cannot_be_asked_for_its_length_fails_alone(opened: Opene
     assert_right(neighbour, endless())
 
 
+@pytest.mark.parametrize("method", ["constraint_ahead", "advance"])
+def test_a_grammar_that_raises_fails_alone(opened: Opened, method: str) -> None:
+    class Raising(TextGrammar):
+        def __getattribute__(self, name: str) -> Any:
+            if name == method and len(self.tokens) >= 3:
+                raise ValueError("planted in a grammar")
+            return super().__getattribute__(name)
+
+    worker = opened(SlowModel(0.005))
+    neighbour, broken = Asked(endless()), Asked(Raising(9, forbidden=(0,)))
+    worker.submit(neighbour.sequence)
+    worker.submit(broken.sequence)
+    assert "planted in a grammar" in str(broken.error)
+    assert_right(neighbour, endless())
+
+
 def test_a_callback_that_asks_again_while_everything_fails_is_told(opened: Opened) -> None:
     """A bug ends all requests; their owners ask again from the callback, on the same thread."""
     worker = opened(SlowModel(0.005), kind=BuggyEngine)
