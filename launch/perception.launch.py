@@ -16,32 +16,25 @@ from typing import Any
 import yaml
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchContext, LaunchDescription
-from launch.actions import (
-    DeclareLaunchArgument,
-    ExecuteProcess,
-    OpaqueFunction,
-    SetEnvironmentVariable,
-)
-from launch.substitutions import LaunchConfiguration
+from launch.actions import ExecuteProcess, OpaqueFunction, SetEnvironmentVariable
 from launch_ros.actions import Node
 
-ARGUMENTS = {
-    "namespace": ("", "namespace of the node and its topics"),
-    "image_topic": ("image", "camera topic; with compressed transport, without /compressed"),
-    "camera_info_topic": ("", "calibration; empty takes camera_info beside image_topic"),
-    "cameras_file": ("", "YAML file with several cameras, instead of the two topics above"),
-    "image_transport": ("", "raw or compressed"),
-    "params_file": ("", "parameter file; empty takes the package's config/default.yaml"),
-    "model_path": ("", "'nano', a folder with a Moondream checkpoint, or a hub id"),
-    "device": ("", "cpu, cuda or cuda:N"),
-    "skills": ("", "skills asked of every frame, separated by commas: detect, point, segment"),
-    "prompts": ("", "what to look for with each of the skills, separated by commas"),
+from photon_ros.ros.launching import (
+    NODE_ARGUMENTS,
+    Arguments,
+    bag_player,
+    declared,
+    given_values,
+    node_name,
+)
+
+ARGUMENTS: Arguments = {
+    **NODE_ARGUMENTS,
+    "cameras_file": ("", "YAML file with several cameras, in place of the two topics"),
     "use_sim_time": ("false", "take the time from /clock"),
     "autostart": ("true", "configure and activate at the start"),
     "overlay": ("", "true or false: draw the overlay topics while anybody subscribes them"),
-    "rviz": ("false", "start rviz with the overlay and the markers"),
     "respawn": ("false", "start the node again when it ends by itself"),
-    "log_level": ("info", "debug, info, warn, error or fatal"),
     "bag": ("", "bag whose images of image_topic are played into the node"),
 }
 RESPAWN_DELAY_S = 2.0
@@ -59,10 +52,7 @@ def generate_launch_description() -> LaunchDescription:
     profile = os.path.join(_share(), "config", "fastdds.xml")
     return LaunchDescription(
         [
-            *(
-                DeclareLaunchArgument(name, default_value=default, description=description)
-                for name, (default, description) in ARGUMENTS.items()
-            ),
+            *declared(ARGUMENTS),
             # Images larger than the default shared memory segment are lost without a word.
             SetEnvironmentVariable(PROFILE_VARIABLE, os.environ.get(PROFILE_VARIABLE, profile)),
             OpaqueFunction(function=_start),
@@ -75,11 +65,11 @@ def _share() -> str:
 
 
 def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
-    given = {name: str(LaunchConfiguration(name).perform(context)).strip() for name in ARGUMENTS}
+    given = given_values(context, ARGUMENTS)
     cameras = _cameras(given["cameras_file"])
     started: list[Node | ExecuteProcess] = [_photon(given, cameras)]
     if given["bag"]:
-        started.append(_player(given))
+        started.append(bag_player(given))
     if _flag("rviz", given["rviz"]):
         started.append(_rviz(given, cameras))
     return started
@@ -170,19 +160,9 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def _player(given: dict[str, str]) -> ExecuteProcess:
-    suffix = "/compressed" if given["image_transport"] == "compressed" else ""
-    topic = given["image_topic"] + suffix
-    return ExecuteProcess(
-        cmd=["python3", "-m", "photon_ros.ros.player", given["bag"], "--topic", topic],
-        output="screen",
-    )
-
-
 def _rviz(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
     """Return rviz on the node's overlay and markers, of the first camera when there are several."""
-    namespace = given["namespace"].strip("/")
-    node = f"/{namespace}/photon" if namespace else "/photon"
+    node = node_name(given)
     prefix = f"{node}/{next(iter(cameras))}" if cameras else node
     return Node(
         package="rviz2",

@@ -26,6 +26,7 @@ from sensor_msgs.msg import Image
 
 from photon_ros.msg import PhotonDetectionArray
 from photon_ros.replay.bag_writer import BagOptions, write_bag
+from photon_ros.ros import launching
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
@@ -80,7 +81,7 @@ def test_arguments_are_declared_with_a_description() -> None:
     described = replay.generate_launch_description().get_launch_arguments()
     assert {item.name for item in described} == set(replay.ARGUMENTS)
     # What the replay hands on is what the other file takes.
-    assert set(replay.NODE_ARGUMENTS) <= set(declared)
+    assert set(launching.NODE_ARGUMENTS) <= set(declared)
     (bag,) = (item for item in described if item.name == "bag")
     assert bag.default_value is None, "a replay needs a bag"
 
