@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from photon_ros.core.errors import InputError
 from photon_ros.models.moondream.checkpoint import Checkpoint
@@ -123,6 +124,23 @@ def _count_outlines(
             (tally.with_point if has_point else tally.without_point).append(overlap)
 
 
+def labelled_frames(labels: Path) -> list[tuple[int, NDArray[np.float32]]]:
+    """Return (number of the frame from 1, boxes (N, 4) normalised) of each labelled frame.
+
+    ``labels`` is COCO JSON of people; the stamps are those of a bag at 10 Hz from 1 s.
+    """
+    document: dict[str, Any] = json.loads(labels.read_text(encoding="utf-8"))
+    frames = []
+    for image in document["images"]:
+        number = 1 + round((image["stamp_ns"] - _CLIP_START_NS) / 1e9 * _CLIP_FPS)
+        boxes = [a["bbox"] for a in document["annotations"] if a["image_id"] == image["id"]]
+        truth = np.array(boxes, np.float32).reshape(-1, 4)
+        truth[:, 2:] += truth[:, :2]
+        truth /= np.array([image["width"], image["height"]] * 2, np.float32)
+        frames.append((number, truth))
+    return frames
+
+
 @dataclass(slots=True)
 class ClipFigures:
     """What is measured on the film: people, and things that are not there."""
@@ -145,17 +163,11 @@ def evaluate_clip(
         labels: COCO JSON of people; the stamps are those of a bag at 10 Hz from 1 s.
         max_crops: budget of local crops; None takes the model's own.
     """
-    document: dict[str, Any] = json.loads(labels.read_text(encoding="utf-8"))
     figures = ClipFigures()
     # The traffic cones are really there.
     others = [f"{c} {k}" for c in COLOURS for k in CLASSES if k not in ("person", "cone")]
-    for image in document["images"]:
-        number = 1 + round((image["stamp_ns"] - _CLIP_START_NS) / 1e9 * _CLIP_FPS)
+    for number, truth in labelled_frames(labels):
         frame = read_frames(clip, number, number, 1)[0]
-        boxes = [a["bbox"] for a in document["annotations"] if a["image_id"] == image["id"]]
-        truth = np.array(boxes, np.float32).reshape(-1, 4)
-        truth[:, 2:] += truth[:, :2]
-        truth /= np.array([frame.shape[1], frame.shape[0]] * 2, np.float32)
         crops = cut(frame, checkpoint.config.vision, max_crops)
         asker = asker_for(checkpoint, torch.from_numpy(crops.pixels), crops.tiling)
         tally = Tally()
