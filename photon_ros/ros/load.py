@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
+from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.engine.config import EngineConfig
@@ -37,6 +40,7 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
     Raises:
         PhotonError: it cannot be loaded, does not know a skill or a word, or a step fails.
     """
+    _check_revision(config)
     photon = Photon(
         config.model_path,
         revision=config.model_revision or None,
@@ -56,6 +60,17 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
         photon.close()
         raise
     return photon
+
+
+def _check_revision(config: NodeConfig) -> None:
+    """Raise InputError where a revision would have no effect."""
+    is_embedded = config.model_path == "nano"
+    if config.model_revision and (is_embedded or Path(config.model_path).exists()):
+        what = "the model inside the package" if is_embedded else "a folder"
+        raise InputError(
+            f"model.revision {config.model_revision!r} is that of a hub id, and model.path "
+            f"{config.model_path!r} is {what}"
+        )
 
 
 def _warm_up(photon: Photon, config: NodeConfig) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
+from photon_ros.core.request import Request
 from photon_ros.models.moondream.image import cut
 from photon_ros.models.nano import load_nano
+from photon_ros.photon import Photon
+from photon_ros.ros import load
 from photon_ros.ros.load import load_photon, resize_of
 from photon_ros.ros.params import NodeConfig
 
@@ -40,3 +47,42 @@ def test_pictures_are_cut_as_the_parameter_says(resize: str) -> None:
         assert np.array_equal(crops.pixels, ways[resize])
     finally:
         photon.close()
+
+
+def test_what_can_only_be_given_at_the_start_reaches_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+
+    class Watched(Photon):
+        def __init__(self, model: str, **settings: Any) -> None:
+            given.update(settings, model=model)
+            super().__init__(model, **settings)
+
+    monkeypatch.setattr(load, "Photon", Watched)
+    config = NodeConfig().changed(
+        {
+            "model.path": "nano", "dtype": "bfloat16", "engine.max_streams": 3,
+            "engine.kv_pages": 70, "engine.cuda_graphs": False, "engine.pipelined": False,
+        }
+    )  # fmt: skip
+    photon = load_photon(config, "cpu")
+    try:
+        assert photon.engine_load.num_pages == 70
+        assert (given["model"], given["device"]) == ("nano", "cpu")
+        assert (given["dtype"], given["cuda_graphs"]) == ("bfloat16", False)
+        assert (given["config"].max_rows, given["config"].pipelined) == (3, False)
+        frame = Frame(np.full((96, 128, 3), 90, np.uint8))
+        futures = [photon.submit(Request("detect", "person", frame)) for _ in range(5)]
+        assert all(future.result(30.0) for future in futures)
+        assert max(step.num_rows for step in photon.engine_stats.records) <= 3
+    finally:
+        photon.close()
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_revision_that_would_have_no_effect_is_refused(is_folder: bool, tmp_path: Path) -> None:
+    path = str(tmp_path) if is_folder else "nano"
+    config = NodeConfig().changed({"model.path": path, "model.revision": "v1"})
+    with pytest.raises(InputError, match=r"model.revision 'v1' is that of a hub id, and model"):
+        load_photon(config, "cpu")

@@ -14,6 +14,7 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from fake_photon import FakePhoton
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from ros_world import RELIABLE, image_message, plain_image, wait_until, world
 from sensor_msgs.msg import CompressedImage, Image
@@ -85,6 +86,18 @@ def test_a_foreign_clock_gives_no_transport_time() -> None:
             assert answer.latency.total_ms > 0.0
 
 
+@pytest.mark.parametrize(
+    "durability", [DurabilityPolicy.VOLATILE, DurabilityPolicy.TRANSIENT_LOCAL]
+)
+@pytest.mark.parametrize("reliability", [ReliabilityPolicy.BEST_EFFORT, ReliabilityPolicy.RELIABLE])
+def test_a_node_with_its_defaults_hears_a_camera_of_any_qos(
+    reliability: ReliabilityPolicy, durability: DurabilityPolicy
+) -> None:
+    qos = QoSProfile(depth=10, reliability=reliability, durability=durability)
+    with world() as it:
+        assert it.ask(it.publisher("image", qos=qos), plain_image(1)).detections
+
+
 def test_empty_answers_are_published() -> None:
     with world(prompts__detect="[nothing]") as it:
         answer = it.ask(it.publisher(), plain_image(1))
@@ -145,6 +158,20 @@ def test_bad_frames_are_counted_with_their_reason_and_the_node_goes_on() -> None
         reasons = {item.key for item in status.values if item.key.startswith("bad: ")}
         assert any("step is 5 bytes" in reason for reason in reasons)
         assert any("rgb9" in reason for reason in reasons)
+
+
+def test_damaged_compressed_images_are_counted_and_the_node_goes_on() -> None:
+    with world(image_transport="compressed") as it:
+        publisher = it.publisher("image/compressed", CompressedImage)
+        whole = bytes(_jpeg(102).data)
+        for number, data in enumerate((whole[:100], b"", b"no picture at all" * 9, whole[:20] * 3)):
+            broken = CompressedImage(format="jpeg")
+            broken.header.stamp.nanosec = number + 1
+            broken.data.frombytes(data)
+            publisher.publish(broken)
+            wait_until(lambda n=number + 1: it.node.counts("").bad == n, what=f"number {number}")
+        assert it.ask(publisher, _jpeg(102)).detections
+        assert it.node.counts("").balanced
 
 
 def test_latest_wins_under_overload_and_the_account_is_always_balanced() -> None:

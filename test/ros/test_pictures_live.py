@@ -239,6 +239,22 @@ def test_markers_project_back_onto_the_boxes() -> None:
         assert project(place.x, place.y, info) == pytest.approx((box.x, box.y), abs=0.05)
 
 
+def test_an_answer_without_objects_clears_the_markers_and_draws_the_bare_frame() -> None:
+    with world(prompts__detect="[nothing]") as it:
+        arrays = subscribe(it, MarkerArray, "photon/markers")
+        overlays = subscribe(it, Image, "photon/overlay")
+        with_camera_info(it, calibration())
+        image = scene()
+        it.publisher().publish(image)
+        (markers,) = wait_until(lambda: arrays)
+        (overlay,) = wait_until(lambda: overlays)
+        (clear,) = markers.markers
+        assert clear.action == Marker.DELETEALL
+        for header in (clear.header, overlay.header):
+            assert serialize_message(header) == serialize_message(image.header)
+        assert np.array_equal(pixels_of(overlay), pixels_of(image))
+
+
 def test_markers_of_a_rectified_image_go_by_the_rectified_projection() -> None:
     arguments = ("-r", "image:=/cam/image_rect", "-r", "camera_info:=/cam/camera_info")
     with world(arguments=arguments) as it:

@@ -109,19 +109,28 @@ def test_frames_of_two_cameras_are_encoded_and_decoded_in_the_same_steps() -> No
             assert [box[0] for box in boxes(array)] == [box[0] for box in alone]
             assert np.allclose([b[1:] for b in boxes(array)], [b[1:] for b in alone], atol=0.01)
         assert boxes(arrays["front"]) != boxes(arrays["rear"])
+        scores = [d.score for array in arrays.values() for d in array.detections]
+        assert all(0.5 <= score <= 1.0 for score in scores)
+        assert len(set(scores)) > len(scores) / 2, "the scores are made up"
 
 
-def test_a_slow_camera_gets_its_share_of_the_real_engine_beside_a_fast_one() -> None:
+def test_a_slow_camera_gets_its_share_beside_a_fast_one_and_parameters_are_set_meanwhile() -> None:
     with two_cameras() as (it, photon):
         fast, slow = (it.publisher(f"{name}/image") for name in CAMERAS)
         image = image_message(table_scene(0))
         began_s = time.monotonic()
+        answered_s: list[float] = []
         num_slow = 10
         for tick in range(num_slow * 10):
             image.header.stamp.sec = 100 + tick
             fast.publish(image)
             if tick % 10 == 0:
                 slow.publish(image)
+            if tick % 25 == 0:  # the engine is never idle meanwhile
+                asked_s = time.monotonic()
+                (result,) = it.set(max_objects=20 + tick % 2)
+                assert result.successful
+                answered_s.append(time.monotonic() - asked_s)
             time.sleep(0.03)
         wait_until(lambda: it.node.counts("rear").in_flight == 0)
         counts = {name: it.node.counts(name) for name in CAMERAS}
@@ -130,6 +139,7 @@ def test_a_slow_camera_gets_its_share_of_the_real_engine_beside_a_fast_one() -> 
         assert counts["front"].completed > counts["rear"].completed
         assert all(item.balanced for item in counts.values())
         assert any(step.num_rows > len(PROMPTS) for step in steps(photon, "decode", began_s))
+        assert max(answered_s) < 1.0, "a parameter waited for the engine"
 
 
 # Outlines
