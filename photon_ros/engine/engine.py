@@ -151,8 +151,9 @@ class Engine:
                 None if c is not None and (c.allowed or c.forbidden) else c
                 for c in step.constraints
             ]
-        held = {sequence.prefix for sequence in step.sequences}
-        step.new_prefixes = [item for item in step.new_prefixes if item[0] in held]
+        step.is_held = any(constraint is None for constraint in step.constraints)
+        read = {sequence.prefix for sequence in step.sequences}
+        step.new_prefixes = [item for item in step.new_prefixes if item[0] in read]
 
     # -- finalize_sampling ----------------------------------------------------------------
 

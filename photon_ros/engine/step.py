@@ -28,7 +28,7 @@ class Step:
         new_prefixes: frames to encode before the rows run; only in a prefill.
         new_adapters: (slot, adapter) to load before anything of the step runs.
         constraints: what each row may sample; None where that depends on a token that is not
-            committed yet.
+            committed yet. ``is_held``: there is such a row.
         slot, inputs: its buffers, and what its forward reads; set by its launch.
         record: its times; set by its launch.
     """
@@ -38,6 +38,7 @@ class Step:
     new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
     new_adapters: list[tuple[int, LoraAdapter]] = field(default_factory=list)
     constraints: list[Constraint | None] = field(default_factory=list)
+    is_held: bool = False
     slot: DecodeSlot = field(init=False)
     inputs: ForwardInputs = field(init=False)
     record: StepRecord = field(init=False)
@@ -46,8 +47,3 @@ class Step:
     def name(self) -> str:
         """What the log calls it."""
         return f"{self.kind} step of {len(self.sequences)} rows on slot {self.slot.slot_id}"
-
-    @property
-    def is_held(self) -> bool:
-        """True when a row's constraint depends on a token that is not committed yet."""
-        return None in self.constraints
