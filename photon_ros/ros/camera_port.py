@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -61,8 +62,9 @@ class CameraPort:
         now_s = time.monotonic()
         self.window = LatencyWindow(now_s=now_s)
         self.intake = Intake(now_s=now_s)
-        self.image_age_ms = float("nan")
+        self.image_age_ms = math.nan
         self._bad_reasons: Counter[str] = Counter()
+        self.bad_s = -math.inf  # steady time of the latest bad frame
 
     def reset_account(self) -> None:
         """Begin every count and window anew; what waits or is in flight stays accounted for."""
@@ -152,6 +154,7 @@ class CameraPort:
     def note_bad(self, reason: str) -> None:
         """Count a bad frame by its reason; called from the feeder's thread."""
         with self._bad_lock:
+            self.bad_s = time.monotonic()
             is_known = reason in self._bad_reasons
             is_kept = is_known or len(self._bad_reasons) < MAX_BAD_REASONS
             self._bad_reasons[reason if is_kept else "other"] += 1

@@ -25,6 +25,8 @@ SILENT_S = 5.0
 # Share of the camera's frames below which the middleware loses them by the dozen.
 MIN_DELIVERED = 0.5
 NUM_BAD_REASONS = 5
+# For so long after it a bad frame, or an end of the GPU's memory, is worth a warning.
+RECENT_S = 60.0
 
 Problem = tuple[bytes, str]
 _WARN, _ERROR = DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -66,7 +68,7 @@ def engine_status(node: NodeReading, engine: EngineReading | None) -> Diagnostic
         "actual_device": node.actual_device,
     }
     if engine is not None:
-        if engine.oom_recoveries:
+        if engine.since_oom_s < RECENT_S:
             problems.append((_WARN, f"{engine.oom_recoveries} times out of GPU memory"))
         used_mb, total_mb = engine.vram_mb or (math.nan, math.nan)
         values |= {
@@ -94,13 +96,35 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
     if is_active:
         problems += _input_problems(port, intake, publishers)
         problems += _output_problems(counts, output, config)
-    if counts.bad:
+    if now_s - port.bad_s < RECENT_S:
         problems.append((_WARN, f"{counts.bad} bad frames"))
     values = {
+        **_intake_values(intake, publishers),
+        **_output_values(counts, output),
+        "image_age_ms": f"{port.image_age_ms:.1f}",
+        "encoding": port.encoding,
+        "resolution": port.resolution,
+        **{f"bad: {reason}": count for reason, count in port.bad_reasons(NUM_BAD_REASONS)},
+    }
+    name = port.camera or "camera"
+    return _status(name, problems, values, summary=f"{output.fps:.1f} answers per second")
+
+
+def _intake_values(intake: IntakeSummary, publishers: PublisherReading) -> dict[str, Any]:
+    return {
         "input_hz": f"{intake.hz:.2f}",
         "stamp_hz": f"{intake.stamp_hz:.2f}",
+        "zero_stamps": intake.zero_stamps,
+        "backward_stamps": intake.backward_stamps,
+        "qos_mismatch": publishers.num_incompatible,
+        "publishers_seen": publishers.num_seen,
+        "seconds_since_last_frame": f"{intake.silent_s:.1f}",
+    }
+
+
+def _output_values(counts: FrameCounts, output: LatencySummary) -> dict[str, Any]:
+    return {
         "output_hz": f"{output.fps:.2f}",
-        "image_age_ms": f"{port.image_age_ms:.1f}",
         "latency_p50_ms": f"{output.p50_ms:.1f}",
         "latency_p95_ms": f"{output.p95_ms:.1f}",
         "latency_p99_ms": f"{output.p99_ms:.1f}",
@@ -113,17 +137,7 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
         "dropped_rate": counts.rate,
         "dropped_bad": counts.bad,
         "dropped_reset": counts.reset,
-        "encoding": port.encoding,
-        "resolution": port.resolution,
-        "zero_stamps": intake.zero_stamps,
-        "backward_stamps": intake.backward_stamps,
-        "qos_mismatch": publishers.num_incompatible,
-        "publishers_seen": publishers.num_seen,
-        "seconds_since_last_frame": f"{intake.silent_s:.1f}",
     }
-    values.update({f"bad: {reason}": count for reason, count in port.bad_reasons(NUM_BAD_REASONS)})
-    name = port.camera or "camera"
-    return _status(name, problems, values, summary=f"{output.fps:.1f} answers per second")
 
 
 def _input_problems(

@@ -23,6 +23,7 @@ class EngineReading:
         step_idle_ms: mean time from a step's end to the launch of the next, where the next was
             not launched before: the time for which the device had nothing to do.
         oom_recoveries: how often the GPU's memory ran out, since the model was loaded.
+        since_oom_s: seconds since it last did; infinite when it never has.
     """
 
     load: EngineLoad
@@ -30,6 +31,7 @@ class EngineReading:
     decode_tok_s: float
     step_idle_ms: float
     oom_recoveries: int
+    since_oom_s: float
 
 
 class EngineGauge:
@@ -55,6 +57,7 @@ class EngineGauge:
             decode_tok_s=num_tokens / max(1e-9, now_s - since_s),
             step_idle_ms=step_idle_ms(recent),
             oom_recoveries=self._shedder.num_recoveries,
+            since_oom_s=now_s - self._shedder.recovery_s,
         )
 
 

@@ -10,7 +10,9 @@ A request is given up when it does not fit with nothing else in the engine, or a
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -63,6 +65,7 @@ class Shedder:
         self._limit = MAX_LIMIT
         self._num_calm = 0
         self.num_recoveries = 0
+        self.recovery_s = -math.inf  # steady time of the latest one
 
     @property
     def limit(self) -> int:
@@ -135,6 +138,7 @@ class Shedder:
             other.is_excused = True
         self._limit = max(1, min(self._limit, num_inside) // 2)
         self.num_recoveries += 1
+        self.recovery_s = time.monotonic()
 
     def _grow(self) -> None:
         self._num_calm += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from sensor_msgs.msg import Image
 
 from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
-from photon_ros.ros import camera_outputs, camera_port, engine_gauge, feeder, load
-from photon_ros.ros.diagnostics import NodeReading, engine_status, loss_advice
+from photon_ros.ros import camera_outputs, camera_port, diagnostics, engine_gauge, feeder, load
+from photon_ros.ros.diagnostics import RECENT_S, NodeReading, engine_status, loss_advice
 from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
@@ -267,13 +268,33 @@ def test_memory_and_recoveries_of_a_gpu_are_told() -> None:
     node = NodeReading("active", "m", "cuda", "cuda", 0, "")
     from photon_ros.engine.metrics import EngineLoad
 
-    reading = EngineReading(EngineLoad(1, 2, 3, 4), (1000.0, 8000.0), 55.5, 0.25, 2)
+    reading = EngineReading(EngineLoad(1, 2, 3, 4), (1000.0, 8000.0), 55.5, 0.25, 2, 3.0)
     status = engine_status(node, reading)
     told = values(status)
     assert (told["vram_used_mb"], told["vram_total_mb"]) == ("1000", "8000")
     assert (told["streams_active"], told["decode_tok_s"]) == ("1", "55.5")
     assert (told["step_idle_ms"], told["oom_recoveries"]) == ("0.25", "2")
     assert (status.level, status.message) == (DiagnosticStatus.WARN, "2 times out of GPU memory")
+    later = engine_status(node, replace(reading, since_oom_s=RECENT_S + 1.0))
+    assert later.level == DiagnosticStatus.OK, "it warns for ever"
+    assert values(later)["oom_recoveries"] == "2"
+
+
+def test_a_bad_frame_warns_for_a_while_and_is_told_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnostics, "RECENT_S", 0.8)
+    with world(diagnostics__period=0.1) as it:
+        publisher = it.publisher()
+        bad = plain_image(1)
+        bad.encoding = "rgb9"
+        publisher.publish(bad)
+        status = status_where(it, "camera", lambda s: "1 bad frames" in s.message)
+        assert status.level == DiagnosticStatus.WARN
+        status = status_where(it, "camera", lambda s: "bad" not in s.message)
+        assert status.level == DiagnosticStatus.OK
+        assert values(status)["dropped_bad"] == "1"
+        assert any(key.startswith("bad: ") for key in values(status))
 
 
 def test_idle_time_is_that_between_a_step_and_a_later_launch() -> None:
