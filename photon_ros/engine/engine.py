@@ -114,7 +114,6 @@ class Engine:
             return None
         self._look_ahead(step)
         if not step.sequences:
-            self._forget_unusable(step)  # what it was to load never will be
             return None
         record = step.record = StepRecord(step.kind, slot_id, len(step.sequences))
         record.launch_s = time.monotonic()
@@ -130,8 +129,8 @@ class Engine:
             return None
         for sequence in step.sequences:
             sequence.count_launch(record)
-        for prefix, _ in step.new_prefixes:
-            prefix.is_launched = True
+        for place, _ in (*step.new_prefixes, *step.new_adapters):
+            place.is_launched = True
         record.launched_s = time.monotonic()
         self.stats.count_launch(record, len(step.new_prefixes), is_held=step.is_held)
         return step
@@ -152,8 +151,8 @@ class Engine:
                 for c in step.constraints
             ]
         step.is_held = any(constraint is None for constraint in step.constraints)
-        read = {sequence.prefix for sequence in step.sequences}
-        step.new_prefixes = [item for item in step.new_prefixes if item[0] in read]
+        step.new_prefixes = [item for item in step.new_prefixes if item[0].num_holders]
+        step.new_adapters = [item for item in step.new_adapters if item[0].num_holders]
 
     # -- finalize_sampling ----------------------------------------------------------------
 
@@ -237,9 +236,9 @@ class Engine:
     def _forget_unusable(self, step: Step) -> None:
         """Let nobody find the prefixes and adapters that a failed step should have written."""
         for prefix, _ in step.new_prefixes:
-            self.pool.drop(prefix)
-        for lora_slot, _ in step.new_adapters:
-            self.scheduler.lora_slots.forget(lora_slot)
+            self.pool.prefixes.drop(prefix)
+        for place, _ in step.new_adapters:
+            self.scheduler.adapters.drop(place)
 
     def _fence(self) -> None:
         """Wait until nothing queued can touch a buffer any more; only after a fault."""

@@ -76,8 +76,8 @@ class Forward:
         slot = step.slot
         num_inputs, inputs = slot.stage_inputs(step_rows.prefill_fields())
         step.inputs = inputs
-        for lora_slot, adapter in step.new_adapters:
-            load = partial(self._bank.load, lora_slot, adapter)
+        for place, adapter in step.new_adapters:
+            load = partial(self._bank.load, place.number, adapter)
             self._device.compute.submit(load, "load adapter")
         if step.new_prefixes:
             self._submit_prefixes(step)
@@ -100,7 +100,7 @@ class Forward:
     def _submit_prefixes(self, step: Step) -> None:
         slot = step.slot
         frames = [source.crops for _, source in step.new_prefixes]
-        starts = [prefix.first_page * self._cache.page_size for prefix, _ in step.new_prefixes]
+        starts = [prefix.number * self._cache.page_size for prefix, _ in step.new_prefixes]
         lora_slots = [prefix.lora_slot for prefix, _ in step.new_prefixes]
         slot.stage_crops(frames)
         slot.frame_lora.array[: len(frames)] = lora_slots

@@ -14,19 +14,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from typing import TYPE_CHECKING
 
 from photon_ros.core.errors import CapacityError
 from photon_ros.core.result import EndReason
 from photon_ros.engine.config import EngineConfig
-from photon_ros.engine.lora_slots import NO_ADAPTER, LoraSlots
 from photon_ros.engine.metrics import EngineLoad
-from photon_ros.engine.page_pool import PagePool, Prefix
-from photon_ros.engine.sequence import PrefixSource, Sequence, SequenceStatus
+from photon_ros.engine.page_pool import PagePool
+from photon_ros.engine.sequence import Sequence, SequenceStatus
+from photon_ros.engine.shared_places import SharedPlaces
 from photon_ros.engine.step import Step, StepKind
-
-if TYPE_CHECKING:  # an adapter holds tensors; only its identity is looked at here
-    from photon_ros.engine.lora import LoraAdapter
 
 
 class Scheduler:
@@ -40,7 +36,7 @@ class Scheduler:
         self._max_context = max_context
         self._prefix_len = prefix_len
         self._free_lanes = list(range(config.max_rows - 1, -1, -1))
-        self.lora_slots = LoraSlots(config.num_lora_slots)
+        self.adapters = SharedPlaces(range(1, config.num_lora_slots + 1))  # 0 is none
         self._arrivals = itertools.count()
         self._waiting: list[tuple[float, int, Sequence]] = []
         self.running: list[Sequence] = []  # in row order: one prefix's rows are neighbours
@@ -140,14 +136,14 @@ class Scheduler:
         if sequence.status is SequenceStatus.RUNNING:
             self._pool.give_pages(sequence.pages)
             if sequence.prefix is not None:
-                self._pool.let_go(sequence.prefix)
+                self._pool.prefixes.let_go(sequence.prefix)
+            if sequence.adapter_place is not None:
+                self.adapters.let_go(sequence.adapter_place)
             self._free_lanes.append(sequence.lane)
-            self.lora_slots.give(sequence.lora_slot)
         sequence.status = SequenceStatus.RELEASED
         sequence.pages = []
-        sequence.prefix = None
+        sequence.prefix = sequence.adapter_place = None
         sequence.lane = -1
-        sequence.lora_slot = NO_ADAPTER
 
     def _decode_rows(self) -> list[Sequence]:
         limit = self._config.max_inflight_steps
@@ -158,47 +154,49 @@ class Scheduler:
         ]
 
     def _plan_prefill(self) -> Step | None:
-        rows, self._resuming = self._resuming, []
-        new_prefixes: list[tuple[Prefix, PrefixSource]] = []
-        new_adapters: list[tuple[int, LoraAdapter]] = []
+        step = Step("prefill", self._resuming)
+        self._resuming = []
         while self._waiting:
             sequence = self._waiting[0][2]
             source = sequence.source
-            is_new = source is not None and not self._pool.has_prefix(source.key)
-            if is_new and len(new_prefixes) == self._config.max_prefixes_per_step:
+            is_new = source is not None and not self._pool.prefixes.has(source.key)
+            if is_new and len(step.new_prefixes) == self._config.max_prefixes_per_step:
                 break
             if not self._fits(sequence):
                 break
             del self._waiting[0]
-            if self._admit(sequence) and sequence.adapter is not None:
-                new_adapters.append((sequence.lora_slot, sequence.adapter))
-            rows.append(sequence)
-            if is_new and source is not None and sequence.prefix is not None:
-                sequence.prefix.lora_slot = sequence.lora_slot
-                new_prefixes.append((sequence.prefix, source))
-        if not rows:
+            self._admit(sequence, step)
+        if not step.sequences:
             return None
-        rows.sort(key=_row_order)
-        return Step("prefill", rows, new_prefixes, new_adapters)
+        step.sequences.sort(key=_row_order)
+        return step
 
     def _fits(self, sequence: Sequence) -> bool:
         return (
             bool(self._free_lanes)
             and sequence.num_pages <= self._pool.num_free_pages
-            and (sequence.source is None or self._pool.can_hold(sequence.source.key))
-            and self.lora_slots.can_take(sequence.adapter)
+            and (sequence.source is None or self._pool.prefixes.can_hold(sequence.source.key))
+            and (sequence.adapter is None or self.adapters.can_hold(sequence.adapter))
         )
 
-    def _admit(self, sequence: Sequence) -> bool:
-        """Give a sequence all it needs; return True when its adapter must be loaded."""
+    def _admit(self, sequence: Sequence, step: Step) -> None:
+        """Give a sequence all it needs, and a row in a step that also fills what is new."""
         sequence.lane = self._free_lanes.pop()
         sequence.pages = self._pool.take_pages(sequence.num_pages)
-        if sequence.source is not None:
-            sequence.prefix = self._pool.hold(sequence.source.key)
+        if (adapter := sequence.adapter) is not None:
+            is_new = not self.adapters.has(adapter)
+            sequence.adapter_place = self.adapters.hold(adapter)
+            if is_new:
+                step.new_adapters.append((sequence.adapter_place, adapter))
+        if (source := sequence.source) is not None:
+            is_new = not self._pool.prefixes.has(source.key)
+            sequence.prefix = self._pool.prefixes.hold(source.key)
+            if is_new:
+                sequence.prefix.lora_slot = sequence.lora_slot
+                step.new_prefixes.append((sequence.prefix, source))
         sequence.status = SequenceStatus.RUNNING
-        sequence.lora_slot, is_new_adapter = self.lora_slots.take(sequence.adapter)
+        step.sequences.append(sequence)
         bisect.insort(self.running, sequence, key=_row_order)
-        return is_new_adapter
 
     def _pages_needed(self, sequence: Sequence) -> int:
         # The last sampled token is never fed, so it needs no position.
@@ -228,4 +226,4 @@ class Scheduler:
 
 
 def _row_order(sequence: Sequence) -> tuple[int, int]:
-    return (-1 if sequence.prefix is None else sequence.prefix.first_page, sequence.lane)
+    return (-1 if sequence.prefix is None else sequence.prefix.number, sequence.lane)

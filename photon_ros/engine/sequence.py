@@ -18,7 +18,7 @@ from photon_ros.engine.metrics import RequestClock, StepRecord
 if TYPE_CHECKING:  # the interfaces name tensors; a sequence never touches one
     from photon_ros.engine.interfaces import FrameCrops, SkillState
     from photon_ros.engine.lora import LoraAdapter
-    from photon_ros.engine.page_pool import Prefix
+    from photon_ros.engine.shared_places import Place
 
 
 class SequenceStatus(Enum):
@@ -67,7 +67,6 @@ class Sequence:
         prompt_values: (index into prompt_ids, value) of coord ids (x,) and size ids (w, h) that
             stand for values given by the caller.
         adapter: changes the model for this sequence; None for the model as it is.
-        lora_slot: where its adapter is on the device; 0 for none.
         prompt_start: private position of the first of ``prompt_ids``.
         is_between_phases: its phase has ended; it is prefilled again once nothing names it.
         state: the grammar; told every committed token.
@@ -76,7 +75,7 @@ class Sequence:
         num_pages: private pages it can ever need.
         lane: row of the relay that carries its next input embedding between steps.
         pages: private KV pages, in position order.
-        prefix: its hold on the frame's shared pages.
+        prefix, adapter_place: its holds on the frame's shared pages, and on its adapter's slot.
     """
 
     prompt_ids: tuple[int, ...]
@@ -98,15 +97,20 @@ class Sequence:
     length_reason: EndReason = EndReason.MAX_TOKENS
     num_pages: int = 0
     lane: int = -1
-    lora_slot: int = 0
     pages: list[int] = field(default_factory=list)
-    prefix: Prefix | None = None
+    prefix: Place | None = None
+    adapter_place: Place | None = None
     clock: RequestClock = field(default_factory=RequestClock)
 
     @property
     def num_inflight(self) -> int:
         """Tokens launched and not yet committed."""
         return self.num_launched - self.num_committed
+
+    @property
+    def lora_slot(self) -> int:
+        """Where its adapter is on the device; 0 for none."""
+        return 0 if self.adapter_place is None else self.adapter_place.number
 
     @property
     def can_launch_decode(self) -> bool:

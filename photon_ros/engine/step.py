@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from photon_ros.engine.metrics import StepRecord
-from photon_ros.engine.page_pool import Prefix
 from photon_ros.engine.sequence import PrefixSource, Sequence
+from photon_ros.engine.shared_places import Place
 
 if TYPE_CHECKING:  # they hold tensors, which the bookkeeping never touches
     from photon_ros.engine.decode_slot import DecodeSlot
@@ -26,7 +26,7 @@ class Step:
         sequences: its rows in order, which is the row order of its buffers; rows that share a
             prefix are neighbours.
         new_prefixes: frames to encode before the rows run; only in a prefill.
-        new_adapters: (slot, adapter) to load before anything of the step runs.
+        new_adapters: adapters to load before anything of the step runs.
         constraints: what each row may sample; None where that depends on a token that is not
             committed yet. ``is_held``: there is such a row.
         slot, inputs: its buffers, and what its forward reads; set by its launch.
@@ -35,8 +35,8 @@ class Step:
 
     kind: StepKind
     sequences: list[Sequence]
-    new_prefixes: list[tuple[Prefix, PrefixSource]] = field(default_factory=list)
-    new_adapters: list[tuple[int, LoraAdapter]] = field(default_factory=list)
+    new_prefixes: list[tuple[Place, PrefixSource]] = field(default_factory=list)
+    new_adapters: list[tuple[Place, LoraAdapter]] = field(default_factory=list)
     constraints: list[Constraint | None] = field(default_factory=list)
     is_held: bool = False
     slot: DecodeSlot = field(init=False)

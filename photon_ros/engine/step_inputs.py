@@ -168,7 +168,7 @@ def row_groups(sequences: list[Sequence], page_size: int) -> list[RowGroup]:
     """Return runs of neighbouring rows that read the same prefix extent."""
     groups: list[RowGroup] = []
     for row, sequence in enumerate(sequences):
-        start = -1 if sequence.prefix is None else sequence.prefix.first_page * page_size
+        start = -1 if sequence.prefix is None else sequence.prefix.number * page_size
         if groups and groups[-1].prefix_start == start:
             groups[-1] = RowGroup(start, groups[-1].begin, row + 1)
         else:

@@ -103,8 +103,8 @@ class Harness:
         """Tick until idle; then nothing may be held any more, frames neither."""
         self.settle(max_ticks)
         pool = self.engine.pool
-        pool.clear_prefixes()
-        assert pool.num_free_extents == pool.max_prefixes
+        pool.prefixes.clear()
+        assert pool.prefixes.num_free == self.config.max_prefixes
 
     def settle(self, max_ticks: int = 2000) -> None:
         """Tick until idle; then nothing may be held any more but frames that nobody reads."""
@@ -143,9 +143,9 @@ class Harness:
         assert len(owned) == engine.pool.num_private_pages - engine.pool.num_free_pages
 
     def check_idle(self) -> None:
-        assert self.engine.scheduler.lora_slots.num_readers == 0
+        assert self.engine.scheduler.adapters.num_holders == 0
         pool = self.engine.pool
         assert pool.num_free_pages == pool.num_private_pages
         assert self.engine.scheduler.num_free_lanes == self.config.max_rows
-        assert all(p.num_holders == 0 for p in pool._prefixes.values())
+        assert pool.prefixes.num_holders == 0
         assert self.engine.pipeline.num_inflight == 0

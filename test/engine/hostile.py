@@ -26,10 +26,11 @@ from photon_ros.engine.decode_slot import DecodeSlot, Twin
 from photon_ros.engine.device import Device
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.forward import Forward
-from photon_ros.engine.page_pool import RESERVED_PAGE, PagePool, Prefix
+from photon_ros.engine.page_pool import RESERVED_PAGE, PagePool
 from photon_ros.engine.pipeline import Pipeline
 from photon_ros.engine.scheduler import Scheduler
 from photon_ros.engine.sequence import Sequence, SequenceStatus
+from photon_ros.engine.shared_places import Place, SharedPlaces
 from photon_ros.engine.step import Step
 
 Report = Callable[[str], None]
@@ -151,7 +152,7 @@ def _buffers(slot: DecodeSlot, *, on_host: bool) -> list[Tensor]:
 
 
 class PoisoningPool(PagePool):
-    """Ruins private pages that are given back, and extents that are about to be encoded."""
+    """Ruins private pages that are given back."""
 
     poison_pages: Callable[[list[int]], None]
 
@@ -160,11 +161,18 @@ class PoisoningPool(PagePool):
         super().give_pages(pages)
         self.poison_pages(pages)
 
-    def hold(self, key: Hashable) -> Prefix:
-        is_new = not self.has_prefix(key)
+
+class PoisoningPrefixes(SharedPlaces):
+    """Ruins extents that are about to be encoded."""
+
+    poison_pages: Callable[[list[int]], None]
+    pages_per_prefix: int
+
+    def hold(self, key: Hashable) -> Place:
+        is_new = not self.has(key)
         prefix = super().hold(key)
         if is_new:
-            first = prefix.first_page
+            first = prefix.number
             self.poison_pages(list(range(first, first + self.pages_per_prefix)))
         return prefix
 
@@ -249,7 +257,7 @@ class CacheWatch:
         if step is None:
             return set()
         if name == "encode":
-            firsts = [prefix.first_page for prefix, _ in step.new_prefixes]
+            firsts = [prefix.number for prefix, _ in step.new_prefixes]
             return {first * page + i for first in firsts for i in range(self._prefix_len)}
         allowed = {RESERVED_PAGE * page + i for i in range(page)}
         for sequence in step.sequences:
@@ -287,7 +295,14 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
         garbage.fill(unwritten)
     watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
     _adopt(engine.pipeline, PoisoningPipeline, slots=engine._slots, device=device, garbage=garbage)
-    _adopt(engine.pool, PoisoningPool, poison_pages=poison_pages)
+    pool = engine.pool
+    _adopt(pool, PoisoningPool, poison_pages=poison_pages)
+    _adopt(
+        pool.prefixes,
+        PoisoningPrefixes,
+        poison_pages=poison_pages,
+        pages_per_prefix=pool.pages_per_prefix,
+    )
     _adopt(engine.scheduler, PoisoningScheduler, device=device, relay=relay)
     _adopt(engine._forward, WatchedForward, watch=watch)
     return watch

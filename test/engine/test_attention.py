@@ -56,7 +56,7 @@ class World:
         self.cache = KVCache(CpuDevice(), spec, pool, PAGE)
         self.cache.keys.copy_(self.noise(*self.cache.keys.shape))
         self.cache.values.copy_(self.noise(*self.cache.values.shape))
-        self.starts = [pool.hold(i).first_page * PAGE for i in range(3)]
+        self.starts = [pool.prefixes.hold(i).number * PAGE for i in range(3)]
         self.num_new = max(row.num_new for row in rows)
         longest = max(row.num_past + self.num_new for row in rows)
         self.num_pages = -(-longest // PAGE)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from photon_ros.engine.attention import CapturedRowsAttend, RowsAttend
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.graphs import Graphs
-from photon_ros.engine.page_pool import Prefix
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.shared_places import Place
 from photon_ros.engine.step_inputs import ForwardInputs, StepRows, bucket
 
 FIELDS = [field.name for field in fields(ForwardInputs)]
@@ -47,7 +47,7 @@ def step_rows(made: list[tuple[int | None, int]]) -> StepRows:
         sequence.pages = list(range(page, page + count))
         page += count
         if prefix is not None:
-            sequence.prefix = Prefix(prefix, 1 + prefix * EXTENT_PAGES)
+            sequence.prefix = Place(prefix, 1 + prefix * EXTENT_PAGES)
         sequences.append(sequence)
     return StepRows(sequences, PAGE, PREFIX_LEN)
 
@@ -114,7 +114,7 @@ def test_padding_rows_touch_only_the_reserved_page_and_the_paddings_lane(
     for row in range(count):
         prefix = rows.sequences[row].prefix
         start = starts[row_prefix[row]] if row_prefix[row] >= 0 else None
-        assert start == (None if prefix is None else prefix.first_page * PAGE)
+        assert start == (None if prefix is None else prefix.number * PAGE)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from test_attention import HEADS, PAGE, PREFIX_LEN, TOLERANCES, WIDTH, Row, Worl
 from photon_ros.engine.attention import CapturedRowsAttend
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.graphs import Graphs
-from photon_ros.engine.page_pool import RESERVED_PAGE, Prefix
+from photon_ros.engine.page_pool import RESERVED_PAGE
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.shared_places import Place
 from photon_ros.engine.step_inputs import ForwardInputs, StepRows, bucket
 
 FIELDS = [field.name for field in fields(ForwardInputs)]
@@ -47,7 +48,7 @@ def sequences_of(made: list[Row]) -> list[Sequence]:
         page += len(sequence.pages)
         sequence.lane = (number * 5 + 2) % MAX_ROWS
         if row.prefix >= 0:
-            sequence.prefix = Prefix(row.prefix, 1 + 2 * row.prefix)
+            sequence.prefix = Place(row.prefix, 1 + 2 * row.prefix)
         sequences.append(sequence)
     return sequences
 
@@ -83,7 +84,7 @@ def test_padding_changes_no_real_row_and_names_nobodys_page(made: list[Row]) -> 
         if sequence.prefix is None:
             assert row_prefix[row] == -1
         else:
-            assert prefix_starts[row_prefix[row]] == sequence.prefix.first_page * PAGE
+            assert prefix_starts[row_prefix[row]] == sequence.prefix.number * PAGE
     assert (row_prefix[count:] == -1).all()
 
 

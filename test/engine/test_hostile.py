@@ -128,7 +128,7 @@ def test_pages_given_back_and_frames_not_yet_encoded_hold_garbage() -> None:
     cache.values.fill_(99)
     pages = pool.take_pages(2)
     pool.give_pages(pages[:1])
-    first = pool.hold("frame").first_page
+    first = pool.prefixes.hold("frame").number
     harness.device.compute.record().synchronize()
     size = SMALL["page_size"]
     ruined = {int(p) // size for p in (cache.values[0, :, 0, 0] != 99).nonzero()[:, 0]}
@@ -221,6 +221,6 @@ def test_a_leak_is_reported_at_idle(leak: str) -> None:
     elif leak == "lane":
         harness.engine.scheduler._free_lanes.pop(0)
     else:
-        harness.engine.pool.hold("nobody")
+        harness.engine.pool.prefixes.hold("nobody")
     with pytest.raises(AssertionError):
         harness.run()

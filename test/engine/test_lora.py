@@ -9,14 +9,11 @@ from harness import SMALL, Harness, key_of
 from hash_model import SPEC, HashModel, adapter_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from photon_ros.core.errors import CapacityError, InputError
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.lora import LoraAdapter, LoraBank
-from photon_ros.engine.lora_slots import LoraSlots
-from photon_ros.engine.page_pool import PageError
 
 MODES = [(True, False), (True, True), (False, False)]
 
@@ -149,65 +146,3 @@ def test_a_slot_that_is_loaded_anew_keeps_nothing_of_the_adapter_before() -> Non
     rows = bank.rows(torch.tensor([1]))
     assert rows(0, "value", x).flatten().tolist() == [8.0] * 8
     assert bank.rows(torch.tensor([0]))(0, "value", x).abs().max() == 0
-
-
-class SlotsMachine(RuleBasedStateMachine):
-    """LoraSlots against a plain account of who reads what."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slots = LoraSlots(3)
-        self.readers: list[tuple[str, int]] = []
-        self.loaded: dict[int, str] = {}
-
-    @rule(name=st.sampled_from("abcdef"))
-    def take(self, name: str) -> None:
-        read = {reader for reader, _ in self.readers}
-        if not self.slots.can_take(name):
-            assert name not in read
-            assert len({slot for _, slot in self.readers}) == 3
-            return
-        slot, is_new = self.slots.take(name)
-        assert 1 <= slot <= 3
-        if is_new:
-            assert all(held != slot for _, held in self.readers), "a slot in use was overwritten"
-            self.loaded[slot] = name
-        assert self.loaded[slot] == name
-        self.readers.append((name, slot))
-
-    @rule(which=st.integers(0, 50))
-    def give(self, which: int) -> None:
-        if self.readers:
-            _, slot = self.readers.pop(which % len(self.readers))
-            self.slots.give(slot)
-
-    @rule(which=st.integers(0, 50))
-    def forget(self, which: int) -> None:
-        if self.loaded:
-            slot = sorted(self.loaded)[which % len(self.loaded)]
-            self.slots.forget(slot)
-            self.loaded[slot] = "garbage"
-            self.readers = [("" if held == slot else name, held) for name, held in self.readers]
-
-    @invariant()
-    def readers_are_counted(self) -> None:
-        assert self.slots.num_readers == len(self.readers)
-
-
-TestSlotsMachine = SlotsMachine.TestCase
-
-
-def test_no_adapter_needs_no_slot() -> None:
-    slots = LoraSlots(0)
-    assert slots.can_take(None)
-    assert slots.take(None) == (0, False)
-    slots.give(0)
-    assert not slots.can_take("a")
-
-
-def test_a_slot_given_back_twice_is_noticed() -> None:
-    slots = LoraSlots(1)
-    slot, _ = slots.take("a")
-    slots.give(slot)
-    with pytest.raises(PageError, match="LoRA slot 1 given back but nobody reads it"):
-        slots.give(slot)

@@ -60,7 +60,7 @@ def test_admission_is_whole_or_not_at_all(scarce: str) -> None:
     assert (second.lane, second.pages, second.prefix) == (-1, [], None)
     assert bench.scheduler.num_free_lanes == lanes
     assert bench.pool.num_free_pages == pages
-    assert not bench.pool.has_prefix(2)
+    assert not bench.pool.prefixes.has(2)
     while not first.finalized:
         bench.step()
     bench.step()
@@ -128,7 +128,7 @@ def test_rows_that_share_a_frame_are_neighbours_in_every_step() -> None:
         plan = bench.launch()
         assert plan is not None
         assert len(plan.sequences) == 8
-        frames = [None if s.prefix is None else s.prefix.first_page for s in plan.sequences]
+        frames = [None if s.prefix is None else s.prefix.number for s in plan.sequences]
         assert len(list(itertools.groupby(frames))) == len(set(frames)) == 4
         bench.commit()
 

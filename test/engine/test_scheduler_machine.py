@@ -69,7 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
                 assert len(sequence.pages) == math.ceil(positions / 4)
                 assert (sequence.prefix is None) == (sequence.source is None)
-        extents = [-1 if s.prefix is None else s.prefix.first_page for s in plan.sequences]
+        extents = [-1 if s.prefix is None else s.prefix.number for s in plan.sequences]
         assert extents == sorted(extents)
 
     @precondition(lambda self: self.bench.inflight)
@@ -106,8 +106,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.bench.step()
         assert all(s.status is SequenceStatus.RELEASED for s in self.sequences), "starved"
         assert self.bench.pool.num_free_pages == self.bench.config.num_private_pages
-        self.bench.pool.clear_prefixes()
-        assert self.bench.pool.num_free_extents == self.bench.config.max_prefixes
+        self.bench.pool.prefixes.clear()
+        assert self.bench.pool.prefixes.num_free == self.bench.config.max_prefixes
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

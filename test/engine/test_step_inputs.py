@@ -11,8 +11,9 @@ from grammars import TextGrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photon_ros.engine.page_pool import RESERVED_PAGE, Prefix
+from photon_ros.engine.page_pool import RESERVED_PAGE
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.shared_places import Place
 from photon_ros.engine.step_inputs import RowGroup, StepRows, row_groups, sampled_positions
 
 PREFIX_LEN = 7
@@ -57,7 +58,7 @@ def sequences_of(made: list[Row], kind: str, page_size: int) -> list[Sequence]:
         next_page += count + 3
         sequence.lane = (lane * 5 + 3) % 64
         if row.prefix_page is not None:
-            sequence.prefix = Prefix("frame", row.prefix_page)
+            sequence.prefix = Place("frame", row.prefix_page)
         sequences.append(sequence)
     return sequences
 
@@ -153,7 +154,7 @@ def test_padding_of_a_ragged_prefill_is_on_the_reserved_page() -> None:
 @given(st.lists(st.sampled_from([None, 1, 4, 9]), min_size=1, max_size=10), st.integers(1, 4))
 def test_groups_are_the_runs_of_rows_with_one_prefix(pages: list[int | None], size: int) -> None:
     sequences = [
-        Sequence((1,), TextGrammar(), lambda *_: None, prefix=None if p is None else Prefix(p, p))
+        Sequence((1,), TextGrammar(), lambda *_: None, prefix=None if p is None else Place(p, p))
         for p in pages
     ]
     groups = row_groups(sequences, size)

@@ -427,6 +427,6 @@ def test_a_bug_of_the_engine_in_the_middle_of_a_tick_leaves_nothing_held(
         pool.check()
         assert pool.num_free_pages == pool.num_private_pages
         assert engine.scheduler.num_free_lanes == SMALL["max_rows"]
-        assert all(prefix.num_holders == 0 for prefix in pool._prefixes.values())
+        assert pool.prefixes.num_holders == 0
     finally:
         worker.close()
