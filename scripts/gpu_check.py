@@ -124,6 +124,7 @@ def check_graphs(name: str) -> Check:
             slot.inputs.device.random_(0, 3)
             slot.controls.device.random_(0, 3)
             slot.hidden.normal_()
+        _wait_for_all(name)  # the poison is on another stream than what it must not overtake
     num_wrong = sum(a != b for a, b in zip(rounds.tokens(), expected.tokens(), strict=True))
     replays = rounds.engine.graphs.num_replays
     detail = f"{replays} replays, {num_wrong} of {len(expected.answers)} answers differ"
@@ -146,11 +147,14 @@ def check_leaks(name: str) -> Check:
     return Check("leaks", grown <= 0 and not kept and not rounds.errors, detail)
 
 
+def _wait_for_all(name: str) -> None:
+    if name != "cpu":
+        torch.cuda.synchronize(name)
+
+
 def _allocated_bytes(name: str) -> int:
-    if name == "cpu":
-        return 0
-    torch.cuda.synchronize()
-    return torch.cuda.memory_allocated()
+    _wait_for_all(name)
+    return 0 if name == "cpu" else torch.cuda.memory_allocated(name)
 
 
 def time_decoding(name: str) -> dict[str, Any]:

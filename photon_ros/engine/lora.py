@@ -71,7 +71,11 @@ class LoraBank:
                 )
 
     def load(self, slot: int, adapter: LoraAdapter) -> None:
-        """Write an adapter's factors to a slot; runs on the compute stream."""
+        """Write an adapter's factors to a slot; runs on the compute stream.
+
+        They come from ordinary memory, so a GPU makes the host wait, once for each time that an
+        adapter takes a slot.
+        """
         for name in self.down:
             self.down[name][:, slot] = 0
             self.up[name][:, slot] = 0
