@@ -142,6 +142,29 @@ def test_a_slow_camera_gets_its_share_beside_a_fast_one_and_parameters_are_set_m
         assert max(answered_s) < 1.0, "a parameter waited for the engine"
 
 
+def test_a_red_thing_is_red_in_whatever_order_the_camera_sends_its_colours() -> None:
+    rgb = table_scene(0)
+    alpha = np.full((*rgb.shape[:2], 1), 255, np.uint8)
+    orders = {
+        "rgb8": rgb,
+        "bgr8": rgb[:, :, ::-1],
+        "rgba8": np.concatenate((rgb, alpha), axis=2),
+        "bgra8": np.concatenate((rgb[:, :, ::-1], alpha), axis=2),
+    }
+    with world(photon=Photon("nano"), prompts__detect="[red circle]", max_crops=0) as it:
+        publisher = it.publisher()
+        found = {}
+        for encoding, pixels in orders.items():
+            message = Image(height=240, width=320, encoding=encoding, step=320 * pixels.shape[2])
+            message.header.stamp.sec = 5
+            message.data.frombytes(np.ascontiguousarray(pixels).tobytes())
+            found[encoding] = boxes(it.ask(publisher, message))
+        assert all(boxes_found == found["rgb8"] for boxes_found in found.values())
+        # The circle on the left is the red one.
+        assert found["rgb8"]
+        assert all(box[1] < 160 for box in found["rgb8"])
+
+
 # Outlines
 
 
