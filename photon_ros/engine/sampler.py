@@ -94,7 +94,7 @@ def stage_sampling(
     determine the noise, and without any random row they are not read.
     """
     controls = slot.controls.array[: plan.num_rows]
-    controls[:, Control.FORCED] = [-1 if c.forced_id is None else c.forced_id for c in constraints]
+    controls[:, Control.FORCED] = [-1 if (i := c.forced_id) is None else i for c in constraints]
     controls[:, Control.SPATIAL] = [c.spatial for c in constraints]
     if plan.any_folded:
         controls[:, Control.FOLD] = [-1 if c.fold_to is None else c.fold_to for c in constraints]
