@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 
 from photon_ros.core.errors import InputError
 
-_LOSSES = ("dense", "token", "coord", "size", "look", "group")
+_LOSSES = ("dense", "place", "token", "coord", "size", "look", "group")
 _SHARES = ("kind_accuracy", "colour_accuracy")
 
 
@@ -49,18 +49,18 @@ def smoothed(
 
 
 def draw(log: Path, out: Path) -> None:
-    """Draw losses and accuracies over the minutes of a run, scenes without tiles."""
+    """Draw losses and accuracies over the steps of a run, scenes without tiles."""
     columns = read_log(log)
     whole = columns["tiled"] == 0
     if not whole.any():
         raise InputError(f"{log} has no step without tiles yet")
-    minutes = columns["elapsed_s"][whole] / 60
-    width = max(1, min(101, len(minutes) // 10))
+    steps = columns["step"][whole]
+    width = max(1, min(101, len(steps) // 10))
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     for axes, names, title in ((left, _LOSSES, "loss"), (right, _SHARES, "cells named right")):
         for name in names:
-            axes.plot(minutes, smoothed(columns[name][whole], width), label=name)
-        axes.set_xlabel("minutes")
+            axes.plot(steps, smoothed(columns[name][whole], width), label=name)
+        axes.set_xlabel("steps")
         axes.set_title(title)
         axes.grid(alpha=0.3)
         axes.legend()
@@ -69,7 +69,7 @@ def draw(log: Path, out: Path) -> None:
     joint = columns["joint"][whole] == 1
     if joint.any():
         for axes in (left, right):
-            axes.axvline(minutes[joint.argmax()], color="grey", linestyle="--")
+            axes.axvline(steps[joint.argmax()], color="grey", linestyle="--")
     figure.savefig(out, dpi=110)
     plt.close(figure)
 

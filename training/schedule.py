@@ -22,10 +22,12 @@ class Schedule:
     Attributes:
         vision_steps: steps that train the vision encoder alone.
         joint_steps: steps that train everything.
+
+    As long, when nothing else is said, as for the weights in the package.
     """
 
-    vision_steps: int = 5_000
-    joint_steps: int = 5_500
+    vision_steps: int = 4_157
+    joint_steps: int = 4_800
 
     def __post_init__(self) -> None:
         if self.vision_steps < 0:

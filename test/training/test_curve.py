@@ -19,7 +19,7 @@ def write_log(path: Path, num_steps: int) -> None:
         writer = csv.DictWriter(file, LOG_COLUMNS, restval="")
         writer.writeheader()
         for step in range(1, num_steps + 1):
-            row = {"step": step, "elapsed_s": step, "progress": step / num_steps, "tiled": 0}
+            row = {"step": step, "elapsed_s": step, "tiled": 0, "place": 2.0}
             row |= {"joint": int(step > num_steps / 2), "dense": 5 / step, "group": 1.0}
             row |= {"kind_accuracy": 0.5, "colour_accuracy": 0.9}
             if row["joint"]:
