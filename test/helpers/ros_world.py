@@ -16,12 +16,14 @@ from fake_photon import FakePhoton
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import DescribeParameters, SetParameters, SetParametersAtomically
+from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
+from photon_ros.action import Ask
 from photon_ros.msg import PerceptionStats, PhotonDetectionArray
 from photon_ros.ros.node import PerceptionNode
 
@@ -73,6 +75,8 @@ class World:
         self.load_error: Exception | None = None
         self.node = PerceptionNode(self._load, cli_arguments=["--ros-args", *given])
         self.client = Node("client", namespace=self.namespace)
+        # Before anything spins: an executor may look at an action client that is half made.
+        self.ask_client = ActionClient(self.client, Ask, "photon/ask")
         self.arrays: list[PhotonDetectionArray] = []
         self.stats: list[PerceptionStats] = []
         self.statuses: list[DiagnosticStatus] = []
@@ -170,6 +174,7 @@ class World:
             thread.join(timeout=5.0)
         self.node.finish()
         self.node.destroy_node()
+        self.ask_client.destroy()
         self.client.destroy_node()
         self.photon.close()
 

@@ -13,7 +13,6 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from action_msgs.msg import GoalStatus
-from rclpy.action import ActionClient
 from ros_world import World, image_message, wait_until, world
 
 from photon_ros.action import Ask
@@ -52,7 +51,7 @@ def test_ask_streams_the_text_that_python_gets_beside_the_frames(it: World) -> N
     publisher = it.publisher()
     it.ask(publisher, image_message(PIXELS))
     pieces: list[str] = []
-    client = ActionClient(it.client, Ask, "photon/ask")
+    client = it.ask_client
     assert client.wait_for_server(timeout_sec=5.0)
     sent = client.send_goal_async(
         Ask.Goal(skill="query", prompt=QUESTION, max_tokens=40),
@@ -69,7 +68,6 @@ def test_ask_streams_the_text_that_python_gets_beside_the_frames(it: World) -> N
     wait_until(lambda: len(it.arrays) == 2)  # the frames are answered, too
     ok = (PhotonDetectionArray.OK, PhotonDetectionArray.PARTIAL)
     assert all(array.status in ok for array in it.arrays)
-    client.destroy()
 
 
 def test_a_skill_that_the_model_lacks_is_refused_when_it_is_asked_for(it: World) -> None:
