@@ -13,10 +13,12 @@ def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> Non
     """Refuse a sequence that would fail, or fail its neighbours, once it is in a step.
 
     Raises:
-        InputError: the prompt is empty, holds ids outside the vocabulary, or gives values that
-            are misplaced or not finite.
+        InputError: it was submitted or cancelled before; the prompt is empty, holds ids outside
+            the vocabulary, or gives values that are misplaced or not finite.
         CapacityError: crops, values or adapter do not fit the engine's buffers.
     """
+    if sequence.clock.submitted_s or sequence.finalized:
+        raise InputError("the sequence was submitted or cancelled before; make a new one")
     _check_ids(sequence.prompt_ids, spec.vocab_size)
     _check_values(sequence)
     if sequence.source is not None:

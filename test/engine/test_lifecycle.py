@@ -11,7 +11,12 @@ from grammars import CycleGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
 from harness import SMALL, Harness
 from hash_model import HashModel
 
-from photon_ros.core.errors import DeadlineExceeded, EngineFault, RequestCancelled
+from photon_ros.core.errors import (
+    DeadlineExceeded,
+    EngineFault,
+    InputError,
+    RequestCancelled,
+)
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.interfaces import Constraint
 from photon_ros.engine.sequence import Outcome, Sequence
@@ -138,6 +143,30 @@ def test_a_row_of_a_failed_step_cancels_the_others(eagerness: float, is_synchron
     for _ in range(4):
         plot.submit(endless())
     assert isinstance(plot.finish(), EngineFault)
+
+
+@pytest.mark.parametrize("num_ticks", [0, 1, 2, 30])
+def test_a_sequence_is_submitted_once_and_not_after_its_end(num_ticks: int) -> None:
+    harness = Harness()
+    state = CycleGrammar(True, 2)
+    sequence = harness.submit(state, prompt=(7, 7), frame=1)
+    for _ in range(num_ticks):
+        harness.tick()
+    with pytest.raises(InputError, match="submitted or cancelled before"):
+        harness.engine.submit(sequence)
+    harness.run()
+    assert_right(state, (7, 7), 1, CycleGrammar(True, 2))
+
+
+def test_a_sequence_cancelled_before_it_was_submitted_cannot_be() -> None:
+    harness = Harness()
+    ended: list[Outcome] = []
+    sequence = Sequence((1, 2), endless(), lambda _, outcome: ended.append(outcome))
+    harness.engine.cancel(sequence, CANCELLED)
+    with pytest.raises(InputError, match="submitted or cancelled before"):
+        harness.engine.submit(sequence)
+    assert [outcome.error for outcome in ended] == [CANCELLED]
+    assert not harness.engine.has_work
 
 
 # -- what a grammar may not answer ------------------------------------------------------------
