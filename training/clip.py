@@ -192,7 +192,8 @@ def _without(frame: NDArray[np.float32], clip: Clip, cutouts: list[Cutout]) -> N
     """Put the background back where the cut-outs are."""
     for cutout in cutouts:
         rows, columns = _place(cutout, frame.shape)
-        alpha = cv2.dilate(cutout.sprite.alpha, np.ones((7, 7), np.uint8))
+        grown = cv2.dilate(cutout.sprite.alpha, np.ones((7, 7), np.uint8))
+        alpha = np.asarray(grown, np.float32)
         target = frame[rows, columns]
         target += (clip.background[rows, columns] - target) * alpha[..., None]
 

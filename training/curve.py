@@ -12,6 +12,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -22,7 +23,7 @@ _LOSSES = ("dense", "place", "token", "coord", "size", "look", "group")
 _SHARES = ("kind_accuracy", "colour_accuracy")
 
 
-def read_log(path: Path) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+def read_log(path: Path) -> dict[str, NDArray[np.float64]]:
     """Return the columns of a run's log; NaN where a stage has no such figure.
 
     Raises:
@@ -37,9 +38,7 @@ def read_log(path: Path) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
-def smoothed(
-    values: np.ndarray[tuple[int], np.dtype[np.float64]], width: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def smoothed(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     """Return the mean over ``width`` steps around each step, of those that have a figure."""
     known = ~np.isnan(values)
     kernel = np.ones(width)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from photon_ros.models.moondream.layers import linear, norm
@@ -66,7 +67,7 @@ class Grouping:
         return -torch.logsumexp(hits, dim=-1).mean()
 
 
-def owners(sample: Sample) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def owners(sample: Sample) -> NDArray[np.int64]:
     """Return (P,) int64: 1 + the object that most of a patch shows, 0 where there is none."""
     side = sample.cells.shape[0] // CELLS_PER_PATCH
     grid = sample.cells.reshape(side, CELLS_PER_PATCH, side, CELLS_PER_PATCH)

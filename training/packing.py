@@ -32,7 +32,7 @@ def coord_bin(value: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def size_bin(value: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the real-valued bin of widths or heights in (0, 1]."""
-    octaves = np.log2(np.maximum(value, 2.0**-10)) + 10
+    octaves: NDArray[np.float32] = np.log2(np.maximum(value, 2.0**-10)) + 10
     return np.clip(octaves / 10 * (NUM_SIZE_BINS - 1), 0, NUM_SIZE_BINS - 1).astype(np.float32)
 
 

@@ -53,7 +53,7 @@ def _flat(
         canvas.decorate((outline - middle) * 0.8 + middle, colour)
     elif style < 0.35:
         stripe = contrasting(colour)
-        for left in np.arange(rng.uniform(0, 0.3), 1.2, 0.4):
+        for left in np.arange(rng.uniform(0, 0.3), 1.2, 0.4).tolist():
             corners = [(left, -0.1), (left + 0.1, -0.1), (left - 0.2, 1.1), (left - 0.3, 1.1)]
             canvas.decorate(corners, stripe)
 

@@ -170,7 +170,8 @@ def _write(
 ) -> BagSummary:
     typestore = get_typestore(Stores.ROS2_HUMBLE)
     kind = Image if options.jpeg_quality is None else CompressedImage
-    stamp_ns, num_frames, shape = options.start_ns, 0, (0, 0, 3)
+    stamp_ns, num_frames = options.start_ns, 0
+    shape: tuple[int, ...] = (0, 0, 3)
     with Writer(path, version=_METADATA_VERSION, storage_plugin=_PLUGINS[options.storage]) as bag:
         connection = bag.add_connection(options.image_topic, kind.__msgtype__, typestore=typestore)
         for frame in frames_bgr:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from photon_ros.ros.camera_params import camera_specs
 from photon_ros.ros.params import NodeConfig, specs
@@ -134,6 +135,16 @@ def test_constraints_hold_every_requirement_and_the_wheels() -> None:
     wheels = set(re.findall(r"\bros-[a-z0-9-]+\b", script)) - {"ros-wheels"}
     assert len(wheels) > 20
     assert wheels <= pinned
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_python_gets_one_version_of_everything(python: str) -> None:
+    lines = text("constraints.txt").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    here = {"python_version": python, "python_full_version": f"{python}.0"}
+    taken = [pin.name for pin in pins if pin.marker is None or pin.marker.evaluate(here)]
+    assert sorted(taken) == sorted({pin.name for pin in pins})
+    assert all(re.fullmatch(r"==[0-9.]+", str(pin.specifier)) for pin in pins)
 
 
 def test_supported_pythons_agree() -> None:
