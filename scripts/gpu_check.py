@@ -99,12 +99,12 @@ class _UnpinnedCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def check_sync(name: str) -> Check:
     """Run warm ticks with CUDA's sync detector raising and unpinned copies collected."""
     rounds = Rounds(small_model(name), make_device(name))
-    for number in range(4):
+    for number in range(8):  # a shape is captured the second time that it meets a slot
         rounds.run(number)
     torch.cuda.set_sync_debug_mode("error")
     try:
         with _UnpinnedCopies() as copies:
-            for number in range(4, 8):
+            for number in range(8, 12):
                 rounds.run(number)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -44,7 +44,7 @@ class Answer:
         ids = ((5,), (5,), (6,)) if spatial else None
         self._cycle = tuple(Constraint(allowed=i, spatial=True) for i in ids) if ids else ()
 
-    def constraint_ahead(self, num_ahead: int) -> Constraint:
+    def constraint_ahead(self, num_ahead: int) -> Constraint | None:
         """Return what may come; objects repeat coordinate, coordinate, size."""
         if not self._cycle:
             return _TEXT
@@ -58,6 +58,18 @@ class Answer:
     def next_phase(self) -> None:
         """Return None: one phase."""
         return None
+
+
+class HeldAnswer(Answer):
+    """Text whose next token must not be the last one: known only once that is committed."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(num_tokens, spatial=False)
+
+    def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+        """Return what may come, once it is known."""
+        last = self.tokens[-1].id if self.tokens else 0
+        return None if num_ahead else Constraint(forbidden=tuple(sorted({0, last})))
 
 
 _TEXT = Constraint(forbidden=(0,))
@@ -86,15 +98,17 @@ class Rounds:
         self.errors: list[BaseException] = []
 
     def run(self, number: int) -> None:
-        """Ask six questions about two frames and run until all are answered."""
+        """Ask eight questions about two frames and run until all are answered."""
         spec = self._model.spec
         rng = np.random.default_rng(number)
         side = spec.crop_size_px
         for frame in range(2):
             pixels = rng.integers(0, 255, (1, side, side, 3), dtype=np.uint8)
             source = PrefixSource((number, frame), FrameCrops(pixels, (1, 1)))
-            for prompt in range(3):
-                answer = Answer(9 + 3 * prompt, spatial=prompt != 1)
+            # Held rows hold their whole batch: only every other round has them.
+            answers = [Answer(9 + 3 * n, spatial=n != 1) for n in range(3)]
+            answers.append(HeldAnswer(8) if number % 2 else Answer(18, spatial=True))
+            for prompt, answer in enumerate(answers):
                 self.answers.append(answer)
                 ids = (1, 7 + prompt, 20 + number % 50)
                 self.engine.submit(Sequence(ids, answer, self._on_done, source=source))
