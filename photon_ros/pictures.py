@@ -10,7 +10,8 @@ from PIL import Image, ImageOps
 
 from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
-from photon_ros.pixels import check_size, rgb_from_pillow
+from photon_ros.picture_files import rgb_from_pillow
+from photon_ros.pixels import check_size
 
 Picture = NDArray[np.uint8] | Image.Image | Frame
 """(height, width, 3) uint8 RGB, a Pillow image of any mode, or a Frame."""

@@ -1,11 +1,9 @@
-"""Camera bytes to RGB: what a sensor_msgs/Image or CompressedImage carries, free of ROS.
+"""Camera bytes to RGB: what a sensor_msgs/Image carries, free of ROS.
 
-The two entry points, each raising ImageError with the reason:
+The entry point raises ImageError with the reason:
 
     decode_raw(data, *, encoding, width, height, step, is_bigendian=False,
                depth_policy="reject", max_pixels=MAX_PIXELS) -> (height, width, 3) uint8 RGB
-    decode_compressed(data, *, image_format="", depth_policy="reject", max_pixels=MAX_PIXELS)
-               -> (height, width, 3) uint8 RGB
 
 Nothing in a message is trusted: a width, step, size or encoding that does not fit the bytes is
 an error and never a crash or a read past the end. The result may share memory with ``data``.
@@ -14,17 +12,13 @@ an error and never a crash or a read past the end. The result may share memory w
 from __future__ import annotations
 
 import array
-import io
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Union
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from photon_ros.core.errors import ImageError
 
@@ -34,14 +28,6 @@ DepthPolicy = Literal["reject", "normalize"]
 
 MAX_PIXELS: Final = 50_000_000
 """Pixels above which an image is refused, unless the caller says otherwise."""
-
-PICTURE_FORMATS: Final = (
-    "PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "AVIF", "JPEG2000", "TGA", "ICO",
-)  # fmt: skip
-"""Formats of picture files that are opened, by Pillow's names (PPM is the whole PNM family).
-
-No format that is a program for another interpreter (EPS) or that nobody stores pictures in.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +56,22 @@ class _Layout:
 
 
 def _gray8(rows: NDArray[Any]) -> Pixels:
-    return np.repeat(rows[:, :, None], 3, axis=2)
+    return _cv_convert(rows, cv2.COLOR_GRAY2RGB)
 
 
-def _gray16(rows: NDArray[Any]) -> Pixels:
+def gray16(rows: NDArray[Any]) -> Pixels:
+    """Return (height, width, 3) uint8 of 16-bit grey (height, width)."""
     # 65535 / 257 == 255: the full range maps onto the full range, rounded.
     return _gray8(((rows.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
-def _channels(order: tuple[int, ...], samples: int) -> Callable[[NDArray[Any]], Pixels]:
+def _rgb(rows: NDArray[Any]) -> Pixels:
+    return rows.reshape(rows.shape[0], -1, 3)
+
+
+def _reordered(code: int, samples: int) -> Callable[[NDArray[Any]], Pixels]:
     def convert(rows: NDArray[Any]) -> Pixels:
-        pixels = rows.reshape(rows.shape[0], -1, samples)
-        if order == (0, 1, 2) and samples == 3:
-            return pixels
-        return np.ascontiguousarray(pixels[:, :, order])
+        return _cv_convert(rows.reshape(rows.shape[0], -1, samples), code)
 
     return convert
 
@@ -116,7 +104,7 @@ def _cv_convert(pixels: NDArray[Any], code: int) -> Pixels:
     return np.asarray(cv2.cvtColor(np.ascontiguousarray(pixels), code), dtype=np.uint8)
 
 
-def _normalized_depth(rows: NDArray[Any]) -> Pixels:
+def normalized_depth(rows: NDArray[Any]) -> Pixels:
     """Map the valid depths of one image linearly to 0..255, near dark; invalid ones to 0.
 
     Zero millimetres (16UC1) and non-finite metres (32FC1) mean "no reading".
@@ -136,11 +124,11 @@ def _normalized_depth(rows: NDArray[Any]) -> Pixels:
 # pixels of the first two rows: "rggb" is OpenCV's BayerBG.
 _LAYOUTS: Final[dict[str, _Layout]] = {
     "mono8": _Layout("u1", 1, _gray8),
-    "mono16": _Layout("u2", 1, _gray16),
-    "rgb8": _Layout("u1", 3, _channels((0, 1, 2), 3)),
-    "rgba8": _Layout("u1", 4, _channels((0, 1, 2), 4)),
-    "bgr8": _Layout("u1", 3, _channels((2, 1, 0), 3)),
-    "bgra8": _Layout("u1", 4, _channels((2, 1, 0), 4)),
+    "mono16": _Layout("u2", 1, gray16),
+    "rgb8": _Layout("u1", 3, _rgb),
+    "rgba8": _Layout("u1", 4, _reordered(cv2.COLOR_RGBA2RGB, 4)),
+    "bgr8": _Layout("u1", 3, _reordered(cv2.COLOR_BGR2RGB, 3)),
+    "bgra8": _Layout("u1", 4, _reordered(cv2.COLOR_BGRA2RGB, 4)),
     "bayer_rggb8": _Layout("u1", 1, _bayer(cv2.COLOR_BayerBG2RGB), min_side=2),
     "bayer_bggr8": _Layout("u1", 1, _bayer(cv2.COLOR_BayerRG2RGB), min_side=2),
     "bayer_gbrg8": _Layout("u1", 1, _bayer(cv2.COLOR_BayerGR2RGB), min_side=2),
@@ -150,8 +138,8 @@ _LAYOUTS: Final[dict[str, _Layout]] = {
     "yuv422_yuy2": _Layout("u1", 2, _packed_422(cv2.COLOR_YUV2RGB_YUY2), True),
     "yuyv": _Layout("u1", 2, _packed_422(cv2.COLOR_YUV2RGB_YUY2), True),
     "nv12": _Layout("u1", 1, _semi_planar(cv2.COLOR_YUV2RGB_NV12), True, True, rows_per_2=3),
-    "16UC1": _Layout("u2", 1, _normalized_depth, depth=True),
-    "32FC1": _Layout("f4", 1, _normalized_depth, depth=True),
+    "16UC1": _Layout("u2", 1, normalized_depth, depth=True),
+    "32FC1": _Layout("f4", 1, normalized_depth, depth=True),
 }
 
 ENCODINGS: Final = tuple(_LAYOUTS)
@@ -180,7 +168,7 @@ def decode_raw(
     layout = _LAYOUTS.get(encoding)
     if layout is None:
         raise ImageError(f"encoding {encoding!r} is not one of {', '.join(ENCODINGS)}")
-    _check_depth(layout.depth, encoding, depth_policy)
+    check_depth(layout.depth, encoding, depth_policy)
     check_size(width, height, max_pixels)
     if (layout.even_width and width % 2) or (layout.even_height and height % 2):
         sides = "width and height" if layout.even_height else "width"
@@ -191,7 +179,8 @@ def decode_raw(
     return layout.to_rgb(rows)
 
 
-def _check_depth(is_depth: bool, encoding: str, depth_policy: DepthPolicy) -> None:
+def check_depth(is_depth: bool, encoding: str, depth_policy: DepthPolicy) -> None:
+    """Raise ImageError for depth that ``depth_policy`` refuses."""
     if is_depth and depth_policy == "reject":
         raise ImageError(f"{encoding} is depth, and depth_policy is reject (allowed: normalize)")
 
@@ -222,7 +211,7 @@ def _rows(
     num_rows = height * layout.rows_per_2 // 2
     if step < row_bytes:
         raise ImageError(f"step is {step} bytes; {width} pixels of {encoding} take {row_bytes}")
-    flat = _flat_bytes(data)
+    flat = flat_bytes(data)
     least, most = step * (num_rows - 1) + row_bytes, step * num_rows
     if not least <= flat.size <= most:
         raise ImageError(
@@ -239,123 +228,11 @@ def _rows(
     return samples.astype(dtype.newbyteorder("="))
 
 
-def _flat_bytes(data: RawData) -> Pixels:
+def flat_bytes(data: RawData) -> Pixels:
+    """Return (num_bytes,) uint8 of any buffer, sharing its memory."""
     if len(data) == 0:  # numpy refuses an empty buffer
         return np.zeros(0, np.uint8)
     try:
         return np.frombuffer(data, np.uint8)
     except (ValueError, BufferError) as error:
         raise ImageError(f"image data cannot be read as bytes: {error}") from error
-
-
-def decode_compressed(
-    data: RawData,
-    *,
-    image_format: str = "",
-    depth_policy: DepthPolicy = "reject",
-    max_pixels: int = MAX_PIXELS,
-) -> Pixels:
-    """Return the RGB pixels of a sensor_msgs/CompressedImage, (height, width, 3) uint8.
-
-    Any of PICTURE_FORMATS; what the bytes say counts, not what ``image_format`` says, except that
-    "compressedDepth" is refused (its bytes are not a plain image) and that a picture of one
-    channel whose format starts with 16UC1 is depth. An orientation tag is not applied:
-    calibration and detections are in the sensor's pixels.
-    """
-    if "compressedDepth" in image_format:
-        raise ImageError(
-            f"compressed format {image_format!r} is not supported: publish the depth raw"
-        )
-    stream = io.BytesIO(_flat_bytes(data).tobytes())
-    name = "compressed image"
-    with open_image(stream, name, max_pixels) as image, reading(name):
-        if image_format.startswith("16UC1"):
-            _check_depth(True, "16UC1", depth_policy)
-            num_channels = len(image.getbands())
-            if num_channels != 1:
-                raise ImageError(
-                    f"{name} of format {image_format!r} needs 1 channel, "
-                    f"the picture has {num_channels} ({image.mode})"
-                )
-            return _normalized_depth(np.asarray(image, dtype=np.uint16))
-        return rgb_from_pillow(image)
-
-
-def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open and fully decode an image; raise ImageError naming ``name`` and the reason.
-
-    The size is checked on the header, before anything of that size is allocated.
-    """
-    if isinstance(source, io.BytesIO) and not source.getbuffer().nbytes:
-        raise ImageError(f"{name} is empty (0 bytes)")
-    with reading(name):
-        image = _opened(source)
-        try:
-            try:
-                check_size(image.width, image.height, max_pixels)
-            except ImageError as error:
-                raise ImageError(f"{name}: {error}") from error
-            image.load()
-        except BaseException:
-            image.close()
-            raise
-    return image
-
-
-def compressed_size(data: RawData) -> tuple[int, int]:
-    """Return (width, height) of a sensor_msgs/CompressedImage by its header, nothing decoded.
-
-    Raises ImageError when the bytes are not a picture.
-    """
-    with reading("compressed image"), _opened(io.BytesIO(_flat_bytes(data).tobytes())) as image:
-        return image.width, image.height
-
-
-def _opened(source: io.BytesIO | str) -> Image.Image:
-    with warnings.catch_warnings():
-        # Pillow's own limit is looser than ours, and only a warning up to twice its size.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(source, formats=_openable())
-
-
-def _openable() -> list[str]:
-    """Return the formats of PICTURE_FORMATS that this Pillow was built with."""
-    Image.init()
-    return [kind for kind in PICTURE_FORMATS if kind in Image.OPEN]
-
-
-@contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a picture is read into an ImageError of one line.
-
-    Pillow's readers, and the C libraries behind them, have no common base of their errors: a
-    damaged file ends in OSError as well as in RuntimeError, TypeError, AssertionError and more.
-    """
-    try:
-        yield
-    except ImageError:
-        raise
-    except UnidentifiedImageError as error:
-        raise ImageError(f"{name} is not an image of a known format") from error
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name} is too large: {error}") from error
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ImageError(f"{name} cannot be read: {reason}") from error
-
-
-def rgb_from_pillow(image: Image.Image) -> Pixels:
-    """Return the RGB pixels of a decoded Pillow image of any mode, (height, width, 3) uint8.
-
-    Transparency is shown on white, 16-bit grey is scaled to 8 bits over its full range, wider
-    grey (modes I and F) over the image's own range.
-    """
-    if image.mode.startswith("I;16"):
-        return _gray16(np.asarray(image).astype(np.uint16))
-    if image.mode in ("I", "F"):
-        return _normalized_depth(np.asarray(image).astype(np.float32))
-    if image.mode != "RGB" and image.has_transparency_data:
-        shown = Image.new("RGBA", image.size, "white")
-        shown.alpha_composite(image.convert("RGBA"))
-        image = shown
-    return np.array(image.convert("RGB"))

@@ -7,7 +7,8 @@ from pathlib import Path
 from PIL import ImageOps
 
 from photon_ros.core.errors import ImageError
-from photon_ros.pixels import Pixels, check_size, open_image, reading, rgb_from_pillow
+from photon_ros.picture_files import open_image, reading, rgb_from_pillow
+from photon_ros.pixels import Pixels, check_size
 
 
 def load_image(path: Path) -> Pixels:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
+
+# Far beyond what any model answers: a larger figure is a slip of the keyboard.
+MAX_OBJECTS: Final = 1000
+MAX_TOKENS: Final = 100_000
+MAX_CROPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +23,11 @@ class Request:
         skill: "point", "detect", ... (see photon_ros.skills).
         prompt: what to look for, plain text; a question for "query", a length for "caption".
         frame: the image asked about; None asks without an image (text skills only).
-        max_objects: objects after which the answer ends; at least 1.
-        max_tokens: text tokens after which an answer ends; at least 1. A reasoning before the
+        max_objects: objects after which the answer ends; 1 to MAX_OBJECTS.
+        max_tokens: text tokens after which an answer ends; 1 to MAX_TOKENS. A reasoning before the
             answer may have as many again.
-        max_crops: budget of local crops; 0 looks at the global crop only, None takes the
-            model's own limit.
+        max_crops: budget of local crops, up to MAX_CROPS; 0 looks at the global crop only, None
+            takes the model's own limit.
         temperature: 0 picks the most likely token; above 0 samples.
         top_p: mass of the tokens sampled from, in (0, 1].
         seed: makes sampling repeatable.
@@ -47,18 +53,21 @@ class Request:
     adapter: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_objects < 1:
-            raise InputError(f"max_objects must be >= 1, got {self.max_objects}")
-        if self.max_tokens < 1:
-            raise InputError(f"max_tokens must be >= 1, got {self.max_tokens}")
-        if self.max_crops is not None and self.max_crops < 0:
-            raise InputError(f"max_crops must be >= 0, got {self.max_crops}")
+        _check_count("max_objects", self.max_objects, 1, MAX_OBJECTS)
+        _check_count("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        if self.max_crops is not None:
+            _check_count("max_crops", self.max_crops, 0, MAX_CROPS)
         if self.temperature < 0:
             raise InputError(f"temperature must be >= 0, got {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be in (0, 1], got {self.top_p}")
         for ref in self.spatial_refs:
             _check_ref(ref)
+
+
+def _check_count(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InputError(f"{name} must be from {least} to {most}, got {value}")
 
 
 def _check_ref(ref: tuple[float, ...]) -> None:

@@ -28,7 +28,8 @@ from rosbags.typesys import Stores, get_typestore
 from photon_ros.bag_files import storage_files
 from photon_ros.core.errors import BagError, ImageError
 from photon_ros.core.frame import Frame
-from photon_ros.pixels import DepthPolicy, compressed_size, decode_compressed, decode_raw
+from photon_ros.picture_files import compressed_size, decode_compressed
+from photon_ros.pixels import DepthPolicy, decode_raw
 
 _Reader = Ros1Reader | Ros2Reader
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from photon_ros.core.errors import InputError
+from photon_ros.core.request import MAX_CROPS, MAX_OBJECTS
 from photon_ros.replay.truth import label_key
-
-# What the node takes at most: what can be asked must not depend on the mode.
-MAX_OBJECTS: Final = 1000
-MAX_CROPS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

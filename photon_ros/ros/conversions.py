@@ -14,7 +14,8 @@ from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.msg import FrameLatency, PerceptionStats, PhotonDetection, PhotonDetectionArray
-from photon_ros.pixels import ENCODINGS, check_size, decode_compressed, decode_raw
+from photon_ros.picture_files import decode_compressed
+from photon_ros.pixels import ENCODINGS, check_size, decode_raw
 from photon_ros.ros.answer import Answer, AnswerStatus
 from photon_ros.ros.arrival import BadFrame, Decoded, transport_ms
 from photon_ros.ros.cv_bridge_fallback import Convert

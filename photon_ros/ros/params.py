@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Final
 
 from photon_ros.core.errors import InputError
+from photon_ros.core.request import MAX_CROPS, MAX_OBJECTS, MAX_TOKENS
 from photon_ros.engine.config import EngineConfig
 from photon_ros.pixels import MAX_PIXELS, DepthPolicy
 from photon_ros.ros.camera_params import (
@@ -140,21 +141,21 @@ class NodeConfig:
         "prompts.segment", ("person",), "what to outline, one request each"
     )
     max_objects: int = param(
-        "max_objects", 50, "objects after which an answer ends", minimum=1, maximum=1000
+        "max_objects", 50, "objects after which an answer ends", minimum=1, maximum=MAX_OBJECTS
     )
     max_tokens: int = param(
         "max_tokens",
         768,
         "tokens after which an outline or an answer in words ends",
         minimum=1,
-        maximum=100_000,
+        maximum=MAX_TOKENS,
     )
     max_crops: int = param(
         "max_crops",
         -1,
         "local crops of a frame; 0 looks at the whole image only, -1 is the model's own limit",
         minimum=-1,
-        maximum=64,
+        maximum=MAX_CROPS,
     )
     rate_limit_hz: float = param(
         "rate_limit_hz",
