@@ -68,7 +68,7 @@ class Photon:
             on a GPU.
         config: sizes of the engine; None takes the defaults.
         resize: "exact" resamples like the reference, "fast" in a fraction of the time with
-            slightly different pixels.
+            slightly different pixels; None takes the model's own: fast for nano, else exact.
         cuda_graphs: capture decode steps on a GPU; False launches them kernel by kernel.
 
     Raises:
@@ -84,7 +84,7 @@ class Photon:
         device: str = "cpu",
         dtype: str | None = None,
         config: EngineConfig | None = None,
-        resize: ResizeMethod = "exact",
+        resize: ResizeMethod | None = None,
         cuda_graphs: bool = True,
     ) -> None:
         engine_device = device_named(device, cuda_graphs=cuda_graphs)
@@ -95,7 +95,7 @@ class Photon:
             checkpoint = load_model(model, revision=revision, device=device, dtype=dtype)
         self._prompting = checkpoint.prompting
         self._pool = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="photon-prepare")
-        self._crops = CropCache(checkpoint.config.vision, self._pool, resize)
+        self._crops = CropCache(checkpoint.config.vision, self._pool, resize or checkpoint.resize)
         self._worker = EngineWorker(
             Engine(checkpoint.model, engine_device, config or EngineConfig())
         )

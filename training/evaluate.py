@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from photon_ros.core.errors import InputError
 from photon_ros.models.moondream.checkpoint import Checkpoint
-from photon_ros.models.moondream.image import cut
 from photon_ros.models.nano.checkpoint import WEIGHTS, load_nano
 from photon_ros.models.nano.vocabulary import CLASSES, COLOURS
 from training.answering import Asker, Found
@@ -76,7 +75,8 @@ def evaluate_rendered(
         sample = cut_scene(scene, tiling, is_real)
         rng = np.random.default_rng([seed, 3, index])
         questions = ask(sample, rng, max_questions=6, max_tokens=200, shares=_BOXES_AND_POINTS)
-        asker = asker_for(checkpoint, torch.from_numpy(sample.crops()), sample.tiling)
+        crops = checkpoint.cut(scene.image, None if tiled else 0)
+        asker = asker_for(checkpoint, torch.from_numpy(crops.pixels), crops.tiling)
         if "segment" in checkpoint.prompting.templates:
             rng = np.random.default_rng([seed, 4, index])
             outlines = ask(sample, rng, max_questions=6, max_tokens=300, shares=_OUTLINES)
@@ -168,7 +168,7 @@ def evaluate_clip(
     others = [f"{c} {k}" for c in COLOURS for k in CLASSES if k not in ("person", "cone")]
     for number, truth in labelled_frames(labels):
         frame = read_frames(clip, number, number, 1)[0]
-        crops = cut(frame, checkpoint.config.vision, max_crops)
+        crops = checkpoint.cut(frame, max_crops)
         asker = asker_for(checkpoint, torch.from_numpy(crops.pixels), crops.tiling)
         tally = Tally()
         for target in (tally, figures.person):

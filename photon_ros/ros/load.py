@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from photon_ros.models.moondream.image import ResizeMethod
 from photon_ros.photon import Photon
 from photon_ros.ros.params import NodeConfig
 
+_RESIZE: Final[dict[str, ResizeMethod | None]] = {"auto": None, "exact": "exact", "fast": "fast"}
 WARM_UP_SIZE = (480, 640)
 WARM_UP_TIMEOUT_S = 300.0
 
@@ -24,14 +26,6 @@ def usable_device(device: str) -> str:
     if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
         return "cpu"
     return device
-
-
-def resize_of(config: NodeConfig) -> ResizeMethod:
-    """Return how pictures are resampled: what it costs in accuracy is known of nano only."""
-    if config.resize == "auto":
-        return "fast" if config.model_path == "nano" else "exact"
-    chosen: ResizeMethod = "fast" if config.resize == "fast" else "exact"
-    return chosen
 
 
 def load_photon(config: NodeConfig, device: str) -> Photon:
@@ -46,7 +40,7 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
         revision=config.model_revision or None,
         device=device,
         dtype=None if config.dtype == "auto" else config.dtype,
-        resize=resize_of(config),
+        resize=_RESIZE[config.resize],
         cuda_graphs=config.cuda_graphs,
         config=EngineConfig(
             max_rows=config.max_streams,

@@ -217,8 +217,10 @@ def test_a_device_that_does_not_exist(cli_here: Cli, picture: Path) -> None:
     assert "device" in one_line_of(cli_here("detect", picture, "person", "--device", "abacus"))
 
 
-@pytest.mark.parametrize("budget", [("--max-objects", "0"), ("--max-crops", "-1")])
-def test_a_budget_below_its_limit(cli_here: Cli, picture: Path, budget: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "budget", [("--max-objects", "0"), ("--max-crops", "-1"), ("--max-objects", "5000")]
+)
+def test_a_budget_outside_its_limits(cli_here: Cli, picture: Path, budget: tuple[str, str]) -> None:
     assert budget[0][2:].replace("-", "_") in one_line_of(
         cli_here("detect", picture, "person", *budget)
     )

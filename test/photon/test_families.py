@@ -212,7 +212,7 @@ def test_a_crop_budget_is_for_one_request(photon: Photon, frame: Frame, budget: 
 
 
 def test_a_negative_crop_budget_is_refused(photon: Photon, frame: Frame) -> None:
-    with pytest.raises(InputError, match="max_crops must be >= 0"):
+    with pytest.raises(InputError, match="max_crops must be from 0 to 64, got -1"):
         photon.query(frame, "what?", max_crops=-1)
 
 

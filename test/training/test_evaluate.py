@@ -119,13 +119,13 @@ def test_labels_of_a_film_are_found_by_their_stamps(
     }
     labels.write_text(json.dumps(document))
     seen: list[int] = []
-    real_cut = evaluate.cut
+    real_cut = Checkpoint.cut
 
-    def cut_and_note(frame, config, max_crops):
+    def cut_and_note(checkpoint, frame, max_crops):
         seen.append(round(float(frame.mean()) / 20))
-        return real_cut(frame, config, max_crops)
+        return real_cut(checkpoint, frame, max_crops)
 
-    monkeypatch.setattr(evaluate, "cut", cut_and_note)
+    monkeypatch.setattr(Checkpoint, "cut", cut_and_note)
     figures = evaluate_clip(checkpoint, film, labels, max_crops=0)
     assert seen == [1, 10], "frames counted from one, a tenth of a second apart"
     assert [number for number, _ in figures.by_frame] == [1, 10]

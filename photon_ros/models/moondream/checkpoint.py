@@ -24,7 +24,7 @@ from photon_ros.models.moondream.builtin import (
 )
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.hub import takes_new_tokenizer
-from photon_ros.models.moondream.image import cut
+from photon_ros.models.moondream.image import ResizeMethod, cut
 from photon_ros.models.moondream.region import coord_values, size_values
 from photon_ros.models.moondream.templates import build_templates
 from photon_ros.models.moondream.tokenizer import FileTokenizer
@@ -38,16 +38,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Checkpoint:
-    """A loaded model, ready to be asked."""
+    """A loaded model, ready to be asked.
+
+    Attributes:
+        resize: how pictures are resampled for it unless somebody chooses otherwise.
+    """
 
     model: Model
     prompting: Prompting
     config: MoondreamConfig
     name: str
+    resize: ResizeMethod = "exact"
 
     def cut(self, image: NDArray[np.uint8], max_crops: int | None = None) -> FrameCrops:
         """Cut a picture for this model; see :func:`photon_ros.models.moondream.image.cut`."""
-        return cut(image, self.config.vision, max_crops)
+        return cut(image, self.config.vision, max_crops, self.resize)
 
 
 def load_checkpoint(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from photon_ros.core.errors import ModelError, PromptError, UnknownWordError, UnsupportedSkillError
+from photon_ros.models.moondream.image import cut
 from photon_ros.models.nano import load_nano
 from photon_ros.photon import Photon
 from training.architecture import CONFIG, TRAINED_SKILLS
@@ -44,8 +45,10 @@ def test_weights_take_the_type_asked_for(folder: Path, dtype: str) -> None:
 
 def test_a_camera_frame_is_cut_as_it_was_in_training(folder: Path) -> None:
     checkpoint = load_nano(folder=folder)
-    frame = np.zeros((480, 640, 3), np.uint8)
+    frame = np.random.default_rng(1).integers(0, 256, (480, 640, 3), np.uint8)
     crops = checkpoint.cut(frame)
+    fast = cut(frame, checkpoint.config.vision, None, "fast")
+    assert np.array_equal(crops.pixels, fast.pixels), "as the product runs it"
     assert crops.pixels.shape == (7, 192, 192, 3)
     assert crops.tiling == (2, 3)
     assert checkpoint.cut(frame, 0).pixels.shape == (1, 192, 192, 3)
