@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Final
 
 from photon_ros.core.errors import InputError
@@ -13,6 +14,7 @@ from photon_ros.core.frame import Frame
 MAX_OBJECTS: Final = 1000
 MAX_TOKENS: Final = 100_000
 MAX_CROPS: Final = 64
+MAX_TEMPERATURE: Final = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Request:
             answer may have as many again.
         max_crops: budget of local crops, up to MAX_CROPS; 0 looks at the global crop only, None
             takes the model's own limit.
-        temperature: 0 picks the most likely token; above 0 samples.
+        temperature: 0 picks the most likely token; above 0, up to MAX_TEMPERATURE, samples.
         top_p: mass of the tokens sampled from, in (0, 1].
         seed: makes sampling repeatable.
         deadline_s: time on the ``time.monotonic`` clock after which nobody wants the answer.
@@ -53,19 +55,56 @@ class Request:
     adapter: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("skill", "prompt"):
+            if not isinstance(word := getattr(self, name), str):
+                raise InputError(f"{name} must be a string, got {word!r}")
+        if not isinstance(self.frame, Frame | None):
+            raise InputError(f"frame must be a Frame or None, got {type(self.frame).__name__}")
         _check_count("max_objects", self.max_objects, 1, MAX_OBJECTS)
         _check_count("max_tokens", self.max_tokens, 1, MAX_TOKENS)
         if self.max_crops is not None:
             _check_count("max_crops", self.max_crops, 0, MAX_CROPS)
-        if self.temperature < 0:
-            raise InputError(f"temperature must be >= 0, got {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p must be in (0, 1], got {self.top_p}")
+        check_sampling(self.temperature, self.top_p, self.seed)
+        check_deadline(self.deadline_s)
         for ref in self.spatial_refs:
             _check_ref(ref)
 
 
+def check_sampling(temperature: float, top_p: float, seed: int) -> None:
+    """Raise InputError where tokens cannot be sampled so.
+
+    An infinite temperature would make NaN of the logits of ids that may not come, and argmax
+    takes a NaN before any number.
+    """
+    _check_number("temperature", temperature)
+    if not 0 <= temperature <= MAX_TEMPERATURE:
+        raise InputError(f"temperature must be from 0 to {MAX_TEMPERATURE:g}, got {temperature}")
+    _check_number("top_p", top_p)
+    if not 0 < top_p <= 1:
+        raise InputError(f"top_p must be in (0, 1], got {top_p}")
+    _check_whole("seed", seed)
+
+
+def check_deadline(deadline_s: float | None) -> None:
+    """Raise InputError for a deadline that is neither None nor a time."""
+    if deadline_s is not None:
+        _check_number("deadline_s", deadline_s)
+        if math.isnan(deadline_s):
+            raise InputError("deadline_s must be a time, got nan")
+
+
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, Real):
+        raise InputError(f"{name} must be a number, got {value!r}")
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+
+
 def _check_count(name: str, value: int, least: int, most: int) -> None:
+    _check_whole(name, value)
     if not least <= value <= most:
         raise InputError(f"{name} must be from {least} to {most}, got {value}")
 
@@ -75,7 +114,9 @@ def _check_ref(ref: tuple[float, ...]) -> None:
         raise InputError(
             f"a spatial reference is (x, y) or (x_min, y_min, x_max, y_max), got {ref}"
         )
-    if not all(math.isfinite(value) and 0 <= value <= 1 for value in ref):
+    for value in ref:
+        _check_number("a spatial reference", value)
+    if not all(0 <= value <= 1 for value in ref):
         raise InputError(f"a spatial reference is normalised to [0, 1], got {ref}")
     if len(ref) == 4 and (ref[0] > ref[2] or ref[1] > ref[3]):
         raise InputError(f"the box {ref} has its minimum above its maximum")

@@ -59,7 +59,7 @@ class Engine:
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
         )
         self.stats = EngineStats()
-        self._lifecycle = Lifecycle(self.scheduler, self.stats)
+        self._lifecycle = Lifecycle(self.scheduler, self.stats, spec.vocab_size)
         self.watchdog = Watchdog(config.stall_warning_s)
 
     @property

@@ -16,6 +16,7 @@ from photon_ros.engine.interfaces import Constraint, SampledToken
 from photon_ros.engine.metrics import EngineStats
 from photon_ros.engine.scheduler import Scheduler
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
+from photon_ros.engine.submission import check_ids
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +24,10 @@ logger = logging.getLogger(__name__)
 class Lifecycle:
     """Advances, ends and releases the sequences of one scheduler."""
 
-    def __init__(self, scheduler: Scheduler, stats: EngineStats) -> None:
+    def __init__(self, scheduler: Scheduler, stats: EngineStats, vocab_size: int) -> None:
         self._scheduler = scheduler
         self._stats = stats
+        self._vocab_size = vocab_size
 
     def constraint_ahead(self, sequence: Sequence, num_ahead: int) -> Constraint | None:
         """Ask a grammar; None when it is not known yet, or when nobody will read the row."""
@@ -55,6 +57,8 @@ class Lifecycle:
         try:
             has_ended = sequence.state.advance(token)
             next_ids = sequence.state.next_phase() if has_ended else None
+            if next_ids is not None:
+                check_ids(next_ids, self._vocab_size)
         except Exception as error:
             self._fail(sequence, error)
             return True

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 from photon_ros.core.errors import CapacityError, InputError
+from photon_ros.core.request import check_deadline, check_sampling
 from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES
 from photon_ros.engine.interfaces import ModelSpec
 from photon_ros.engine.lora import LoraBank
@@ -14,13 +17,17 @@ def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> Non
 
     Raises:
         InputError: it was submitted or cancelled before; the prompt is empty, holds ids outside
-            the vocabulary, or gives values that are misplaced or not finite.
+            the vocabulary, or gives values that are misplaced or not finite; or it cannot be
+            sampled so, or has no time for a deadline.
         CapacityError: crops, values or adapter do not fit the engine's buffers.
     """
     if sequence.clock.submitted_s or sequence.finalized:
         raise InputError("the sequence was submitted or cancelled before; make a new one")
-    _check_ids(sequence.prompt_ids, spec.vocab_size)
+    check_ids(sequence.prompt_ids, spec.vocab_size)
     _check_values(sequence)
+    sampling = sequence.sampling
+    check_sampling(sampling.temperature, sampling.top_p, sampling.seed)
+    check_deadline(sequence.deadline_s)
     if sequence.source is not None:
         side = spec.crop_size_px
         shape = sequence.source.crops.pixels.shape
@@ -33,7 +40,8 @@ def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> Non
         bank.check(sequence.adapter)
 
 
-def _check_ids(prompt_ids: tuple[int, ...], vocab_size: int) -> None:
+def check_ids(prompt_ids: Seq[int], vocab_size: int) -> None:
+    """Raise InputError for a prompt, or the start of a phase, that cannot be embedded."""
     if not prompt_ids:
         raise InputError("the prompt has no tokens; at least 1 is needed")
     outside = [token_id for token_id in prompt_ids if not 0 <= token_id < vocab_size]

@@ -32,7 +32,8 @@ class EngineWorker:
         self._wake = threading.Condition()
         self._is_closing = False
         self._live: set[Sequence] = set()
-        self._idle_waiters: list[threading.Event] = []
+        # Who waits, and for what of that which was submitted before.
+        self._drains: list[tuple[threading.Event, set[Sequence]]] = []
         engine.watchdog.start()
         self._thread = threading.Thread(target=self._run, name="photon-engine", daemon=True)
         self._thread.start()
@@ -59,18 +60,20 @@ class EngineWorker:
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything submitted so far is answered; return False on a timeout."""
-        is_idle = threading.Event()
-        self._post(lambda: self._idle_waiters.append(is_idle))
-        return is_idle.wait(timeout_s)
+        is_drained = threading.Event()
+        self._post(lambda: self._drains.append((is_drained, set(self._live))))
+        return is_drained.wait(timeout_s)
 
     def close(self) -> None:
         """Stop the thread; everything not yet answered ends with EngineStopped."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
-        self._thread.join(JOIN_TIMEOUT_S)
+        is_inside = threading.current_thread() is self._thread  # a callback; it ends after it
+        if not is_inside:
+            self._thread.join(JOIN_TIMEOUT_S)
         self.engine.watchdog.close()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not is_inside:
             logger.error("the engine's thread did not stop within %.1f s", JOIN_TIMEOUT_S)
 
     def _post(self, action: Callable[[], None]) -> None:
@@ -81,6 +84,9 @@ class EngineWorker:
             self._wake.notify()
 
     def _submit(self, sequence: Sequence) -> None:
+        if sequence.finalized or sequence in self._live:
+            logger.error("a sequence was submitted before, and is told of its end only once")
+            return
         deliver = sequence.on_done
 
         def on_done(ended: Sequence, outcome: Outcome) -> None:
@@ -103,15 +109,16 @@ class EngineWorker:
     def _set_paused(self, is_paused: bool) -> None:
         self.engine.scheduler.is_paused = is_paused
 
-    def _tell_idle(self) -> None:
-        if not self._live:
-            for waiter in self._idle_waiters:
-                waiter.set()
-            self._idle_waiters.clear()
+    def _tell_drained(self) -> None:
+        for drain in list(self._drains):
+            is_drained, awaited = drain
+            if awaited.isdisjoint(self._live):
+                is_drained.set()
+                self._drains.remove(drain)
 
     def _run(self) -> None:
         while True:
-            self._tell_idle()
+            self._tell_drained()
             with self._wake:
                 # While paused, requests still reach their deadlines: look now and then.
                 self._wake.wait_for(
@@ -126,7 +133,7 @@ class EngineWorker:
             if self.engine.has_work:
                 self._guarded(self.engine.tick)
         self._end_all(EngineStopped("the engine was closed"))
-        self._tell_idle()
+        self._tell_drained()
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:

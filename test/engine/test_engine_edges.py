@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from answers import assert_right, lasting
 from grammars import CycleGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
@@ -112,6 +114,35 @@ def test_a_prompt_that_cannot_be_run_is_refused_when_it_is_submitted(name: str) 
     harness = Harness()
     with pytest.raises(InputError):
         harness.submit(TextGrammar(4), prompt=prompt, values=values)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(temperature=math.inf),  # as a float64 1e39 is on the device
+        SamplingParams(temperature=1e39),
+        SamplingParams(temperature=math.nan),
+        SamplingParams(temperature=-1.0),
+        SamplingParams(temperature=1.0, top_p=0.0),
+        SamplingParams(temperature=1.0, top_p=math.nan),
+        SamplingParams(temperature=1.0, seed=1.5),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_a_way_of_sampling_that_cannot_be_run_is_refused_when_it_is_submitted(
+    sampling: SamplingParams,
+) -> None:
+    """An infinite temperature makes a forbidden id as likely as any."""
+    harness = Harness()
+    with pytest.raises(InputError, match=r"temperature|top_p|seed"):
+        harness.submit(TextGrammar(8, forbidden=(0, 1, 2)), sampling=sampling)
+
+
+def test_a_deadline_that_is_no_time_is_refused_and_does_not_disturb_the_queue() -> None:
+    harness = Harness()
+    with pytest.raises(InputError, match="deadline_s must be a time, got nan"):
+        harness.submit(TextGrammar(8), deadline_s=math.nan)
+    assert not harness.engine.has_work
 
 
 class ToldTooLittle(TwoPhaseGrammar):

@@ -246,3 +246,19 @@ def test_a_grammar_is_not_asked_how_long_it_gets_once_it_waits(method: str) -> N
     asked.clear()
     harness.run()
     assert not asked
+
+
+@pytest.mark.parametrize("suffix", [(), (24,), (-1,), (9, 4, 99)], ids=str)
+def test_a_grammar_that_goes_on_with_ids_that_cannot_be_run_fails_alone(
+    suffix: tuple[int, ...],
+) -> None:
+    harness = Harness()
+    broken = harness.submit(TwoPhaseGrammar(think=2, suffix=suffix), prompt=(1, 2), frame=1)
+    state = endless()
+    harness.submit(state, prompt=(3,), frame=1)
+    while harness.engine.has_work:
+        harness.engine.tick()
+    error = harness.outcomes[broken].error
+    assert isinstance(error, EngineFault)
+    assert isinstance(error.__cause__, InputError)
+    assert_right(state, (3,), 1, endless())

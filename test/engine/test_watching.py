@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from grammars import CycleGrammar, TextGrammar
 from harness import SMALL, Harness
 from hash_model import HashModel, crops_of
 
-from photon_ros.core.errors import DeadlineExceeded, InputError
+from photon_ros.core.errors import DeadlineExceeded, EngineStopped, InputError
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice
 from photon_ros.engine.engine import Engine
@@ -61,6 +62,21 @@ def test_drain_waits_for_all_that_was_submitted_before(worker: EngineWorker) -> 
     asked = [ask(worker) for _ in range(6)]
     assert worker.drain(10)
     assert all(ended.is_set() for ended, _ in asked)
+
+
+def test_drain_does_not_wait_for_what_is_submitted_meanwhile(worker: EngineWorker) -> None:
+    def ask_for_ever(num_tokens: int) -> None:
+        def ask_again(_sequence: Sequence, _outcome: Outcome) -> None:
+            with contextlib.suppress(EngineStopped):  # the test is over
+                ask_for_ever(num_tokens)
+
+        worker.submit(Sequence((1, 2), TextGrammar(num_tokens, (0,)), ask_again))
+
+    for num_tokens in (5, 7, 11):  # there is always one that runs
+        ask_for_ever(num_tokens)
+    ended, _ = ask(worker)
+    assert worker.drain(5)
+    assert ended.is_set()
 
 
 def test_drain_gives_up_after_its_time(worker: EngineWorker) -> None:

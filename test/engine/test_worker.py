@@ -172,3 +172,35 @@ def test_submissions_that_race_with_close_are_refused_or_answered(opened: Opened
         thread.join()
         for one in asked:
             assert one.error is None or isinstance(one.error, EngineStopped | RequestCancelled)
+
+
+def test_a_sequence_submitted_again_is_answered_once_and_leaves_nothing_behind(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = opened(SlowModel(0.001))
+    one = Asked(endless())
+    with caplog.at_level(logging.ERROR):
+        worker.submit(one.sequence)
+        worker.submit(one.sequence)  # while it runs
+        assert_right(one, endless())
+        worker.submit(one.sequence)  # and after its end
+        assert worker.drain(5), "what was refused is waited for"
+    assert caplog.text.count("submitted before") == 2
+    assert len(one.outcomes) == 1
+
+
+def test_an_engine_may_be_closed_by_what_it_calls(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = opened(SlowModel(0.001))
+    closing = Asked(detect(), then=worker.close)
+    others = [Asked(endless()) for _ in range(3)]
+    with caplog.at_level(logging.ERROR):
+        for one in (*others, closing):
+            worker.submit(one.sequence)
+        assert closing.error is None
+        assert all(isinstance(one.error, EngineStopped) for one in others)
+    assert not caplog.text
+    with pytest.raises(EngineStopped):
+        worker.submit(Asked(detect()).sequence)
+    worker.close()
