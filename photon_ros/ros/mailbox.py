@@ -83,7 +83,7 @@ class Mailbox(Generic[T]):
         self._in_flight = 0
         self._dropped = dict.fromkeys(DropReason, 0)
         self._dropped_at_last_take = 0
-        self._next_due_s = float("-inf")
+        self._admitted_s = float("-inf")  # what the least time to the next frame counts from
 
     def put(self, item: T, *, now_s: float, min_period_s: float = 0.0) -> bool:
         """Count a received frame and let it wait, replacing the one that waited.
@@ -99,15 +99,13 @@ class Mailbox(Generic[T]):
             sequence = self._next_sequence
             self._next_sequence += 1
             self._received += 1
-            if min_period_s > 0:
-                if now_s < self._next_due_s:
-                    self._dropped[DropReason.RATE] += 1
-                    return False
-                # Counted from the due time, so that jitter does not lower the rate; from now
-                # after a pause, so that no burst makes up for it.
-                late_s = now_s - self._next_due_s
-                start_s = self._next_due_s if late_s < min_period_s else now_s
-                self._next_due_s = start_s + min_period_s
+            due_s = self._admitted_s + min_period_s
+            if min_period_s > 0 and now_s < due_s:
+                self._dropped[DropReason.RATE] += 1
+                return False
+            # Counted from the due time, so that jitter does not lower the rate; from now after a
+            # pause, so that no burst makes up for it.
+            self._admitted_s = due_s if now_s - due_s < min_period_s else now_s
             if self._waiting is not None:
                 self._dropped[DropReason.OVERWRITTEN] += 1
             self._waiting = (item, sequence)

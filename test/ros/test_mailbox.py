@@ -60,6 +60,27 @@ def test_rate_limit_does_not_make_up_for_a_pause_with_a_burst() -> None:
     assert mailbox.put(4, now_s=101.0, min_period_s=1.0)
 
 
+@pytest.mark.parametrize("min_period_s", [0.1, 0.0])
+def test_a_higher_rate_is_in_force_at_once_however_long_the_period_before(
+    min_period_s: float,
+) -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    assert mailbox.put(0, now_s=0.0, min_period_s=1e6)
+    assert not mailbox.put(1, now_s=0.05, min_period_s=1e6)
+    assert mailbox.put(2, now_s=0.11, min_period_s=min_period_s)
+    # The same by way of no limit at all.
+    assert mailbox.put(3, now_s=0.12, min_period_s=0.0)
+    assert mailbox.put(4, now_s=0.23, min_period_s=0.1)
+
+
+def test_a_lower_rate_is_in_force_at_once() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    assert mailbox.put(0, now_s=0.0, min_period_s=0.1)
+    assert not mailbox.put(1, now_s=0.15, min_period_s=10.0)
+    assert not mailbox.put(2, now_s=9.9, min_period_s=10.0)
+    assert mailbox.put(3, now_s=10.0, min_period_s=10.0)
+
+
 def test_settling_a_frame_that_is_not_in_flight_is_refused() -> None:
     mailbox: Mailbox[int] = Mailbox()
     mailbox.put(0, now_s=0.0)
