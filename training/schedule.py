@@ -27,7 +27,7 @@ class Schedule:
     """
 
     vision_steps: int = 4_157
-    joint_steps: int = 4_800
+    joint_steps: int = 6_500
 
     def __post_init__(self) -> None:
         if self.vision_steps < 0:

@@ -114,7 +114,7 @@ def test_a_picture_is_described(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("segment", "IMAGE", "cup"), "golden_a has no segment skill; models that do: moondream3"),
+        (("segment", "IMAGE", "cup"), "golden_a has no segment skill; models that do: nano"),
         (("caption", "IMAGE", "--length", "huge"), "writes captions of length short, normal, lo"),
         (("query", "IMAGE", ""), "the prompt of query is empty"),
         (("query", "IMAGE", "a", "--ref", "1,x"), "'1,x' is not X,Y or X,Y,X2,Y2"),

@@ -93,7 +93,7 @@ BUILTIN: Mapping[str, Mapping[str, Any]] = {
 
 # Models that the ones above are compared with in error messages, and what they can do.
 _OTHERS = {
-    "nano": ("point", "detect"),
+    "nano": ("point", "detect", "segment"),
     "moondream3-preview (cannot be loaded here)": (
         "point",
         "detect",

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from photon_ros.models.moondream.checkpoint import Checkpoint
@@ -48,10 +49,12 @@ def test_config_and_tokenizer_are_those_of_the_trainer(checkpoint: Checkpoint) -
 def test_they_perceive_scenes_never_seen(checkpoint: Checkpoint) -> None:
     """Well below what the card measures, and far above chance, which is near nothing."""
     figures = evaluate_rendered(checkpoint, 60, tiled=False, seed=77)
-    assert figures.detect.f1 > 0.45
-    assert figures.point.precision > 0.5
-    assert figures.point.recall > 0.5
-    assert figures.num_false_alarms < 0.28 * figures.num_absent
+    assert figures.detect.f1 > 0.8
+    assert figures.point.precision > 0.85
+    assert figures.point.recall > 0.8
+    assert figures.num_false_alarms < 0.1 * figures.num_absent
+    assert np.mean(figures.outlines.with_point) > 0.55
+    assert np.mean(figures.outlines.without_point) > 0.55
 
 
 def test_an_empty_room_gives_an_empty_answer(checkpoint: Checkpoint) -> None:
