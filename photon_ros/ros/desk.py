@@ -73,7 +73,7 @@ class QuestionDesk:
         self._thread.start()
 
     def _spin(self) -> None:
-        while not self._is_closing:
+        while not self._is_closing and self._companion.context.ok():
             try:
                 self._executor.spin_once(timeout_sec=SPIN_WAIT_S)
             # One question's defect is not the end of the others.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -35,8 +37,23 @@ CLOSE_S = 0.3
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 
+Transition = Callable[["PerceptionNode", LifecycleState], TransitionCallbackReturn]
 Load = Callable[[NodeConfig, str], Photon]
 """Makes the engine from the parameters, on a device; raises PhotonError."""
+
+
+def _told(transition: Transition) -> Transition:
+    """Return the transition with the reason in the log when it raises: rclpy gives none."""
+
+    @wraps(transition)
+    def told(node: PerceptionNode, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except Exception as error:
+            node._tell_failure(transition.__name__.removeprefix("on_"), error)
+            return TransitionCallbackReturn.ERROR
+
+    return told
 
 
 class PerceptionNode(LifecycleNode):
@@ -96,7 +113,6 @@ class PerceptionNode(LifecycleNode):
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model; FAILURE with the reason in the log when it cannot be."""
-        del state
         began_s = time.monotonic()
         device = usable_device(self.config.device)
         if device != self.config.device:
@@ -107,18 +123,19 @@ class PerceptionNode(LifecycleNode):
         try:
             self._engine = LoadedEngine(self._load(self.config, device), device)
             self._check_config(self.config)
-        except PhotonError as error:
-            self._last_error = f"cannot configure: {error}"
-            self.get_logger().error(self._last_error)
-            self._close_engine()
+            for name in self.config.cameras or ("",):
+                self._ports[name] = CameraPort(self, name)
+        except Exception as error:  # of a GPU's driver, a file system, a topic's name
+            self._tell_failure("configure", error)
+            self.on_cleanup(state)
             return TransitionCallbackReturn.FAILURE
-        self._ports = {name: CameraPort(self, name) for name in self.config.cameras or ("",)}
         self.get_logger().info(
             f"{self._engine.photon.model_name} is loaded and warm on {device} "
             f"after {time.monotonic() - began_s:.1f} s"
         )
         return SUCCESS
 
+    @_told
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Open the input."""
         assert self._engine is not None
@@ -128,6 +145,7 @@ class PerceptionNode(LifecycleNode):
         self._path.enable()
         return super().on_activate(state)
 
+    @_told
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Close the input, answer what is in flight, and publish the account that closes."""
         path, self._path = self._path, None
@@ -137,6 +155,7 @@ class PerceptionNode(LifecycleNode):
             path.close()
         return super().on_deactivate(state)
 
+    @_told
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free the model and the topics."""
         del state
@@ -146,18 +165,29 @@ class PerceptionNode(LifecycleNode):
         self._ports = {}
         return SUCCESS
 
+    @_told
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         """End from any state."""
-        self._is_shut_down = True
-        self._desk.close()
-        self._clock_watch.close()
+        self._end()
         return self.on_error(state)
 
+    @_told
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything after an unexpected error; the node can be configured again."""
         if self._path is not None:
             self.on_deactivate(state)
         return self.on_cleanup(state)
+
+    def _end(self) -> None:
+        if not self._is_shut_down:
+            self._is_shut_down = True
+            self._desk.close()
+            self._clock_watch.close()
+
+    def _tell_failure(self, what: str, error: Exception) -> None:
+        reason = str(error) if isinstance(error, PhotonError) else repr(error)
+        self._last_error = f"cannot {what}: {reason}"
+        self.get_logger().error(self._last_error)
 
     def _close_engine(self) -> None:
         engine, self._engine = self._engine, None
@@ -253,7 +283,9 @@ class PerceptionNode(LifecycleNode):
         if self._engine is not None:
             self.trigger_cleanup()
         if not self._is_shut_down:
-            self.trigger_shutdown()
+            with suppress(RuntimeError):  # rclpy's, where an error has finalized the node already
+                self.trigger_shutdown()
+        self._end()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

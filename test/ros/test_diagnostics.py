@@ -19,8 +19,10 @@ from sensor_msgs.msg import Image
 from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
 from photon_ros.ros import camera_outputs, camera_port, diagnostics, engine_gauge, feeder, load
+from photon_ros.ros.camera_port import CameraPort
 from photon_ros.ros.diagnostics import RECENT_S, NodeReading, engine_status, loss_advice
 from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
+from photon_ros.ros.frame_path import FramePath
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
@@ -189,6 +191,48 @@ def test_a_failed_load_is_an_error_in_diagnostics() -> None:
         status = status_where(it, "engine", lambda s: s.level == DiagnosticStatus.ERROR)
         assert "no weights here" in status.message
         assert values(status)["state"] == "unconfigured"
+
+
+@pytest.mark.parametrize("cameras", [("front",), ("front", "x" * 250)], ids=["load", "topic"])
+def test_a_configuration_that_fails_for_whatever_reason_is_told_and_leaves_nothing(
+    cameras: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """rclpy turns an exception of a transition into an error without a word."""
+    names = "[" + ",".join(cameras) + "]"
+    with world(start=False, listen=False, diagnostics__period=0.2, cameras=names) as it:
+        if len(cameras) == 1:
+            it.load_error = RuntimeError("CUDA error: no kernel image")
+        reason = "no kernel image" if it.load_error else "opic name"  # too long
+        assert not it.change_state("CONFIGURE")
+        assert reason in capfd.readouterr().err
+        it.listen_diagnostics()
+        status = status_where(it, "engine", lambda s: s.level == DiagnosticStatus.ERROR)
+        assert reason in status.message
+        assert values(status)["state"] == "unconfigured"
+        topic = f"{it.namespace}/photon/front/detections"
+        wait_until(lambda: it.client.count_publishers(topic) == 0, what="no topic left")
+
+
+@pytest.mark.parametrize("transition", ["activate", "deactivate", "cleanup"])
+def test_a_transition_that_breaks_is_told(
+    transition: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(*_: object) -> None:
+        raise OSError("planted")
+
+    with world(start=False, listen=False) as it:
+        assert it.change_state("CONFIGURE")
+        if transition == "deactivate":
+            assert it.change_state("ACTIVATE")
+        broken = {
+            "activate": (FramePath, "enable"),
+            "deactivate": (FramePath, "disable"),
+            "cleanup": (CameraPort, "destroy"),
+        }
+        monkeypatch.setattr(*broken[transition], breaks)
+        assert not it.change_state(transition.upper())
+        assert f"cannot {transition}: OSError('planted')" in capfd.readouterr().err
+        monkeypatch.undo()
 
 
 def test_a_fallback_to_the_cpu_warns(monkeypatch: pytest.MonkeyPatch) -> None:
