@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import DescribeParameters, SetParameters, SetParametersAtomically
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import InvalidHandle, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -30,6 +30,12 @@ from photon_ros.ros.node import PerceptionNode
 _numbers = itertools.count()
 RELIABLE = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+
+
+def _spin(executor: Any) -> None:
+    # A world that is torn down while rclpy wakes its executor destroys the handle under it.
+    with suppress(InvalidHandle):
+        executor.spin()
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "it") -> Any:
@@ -85,7 +91,7 @@ class World:
         for node in (self.node, self.client):
             executor = SingleThreadedExecutor()
             executor.add_node(node)
-            thread = threading.Thread(target=executor.spin, daemon=True)
+            thread = threading.Thread(target=_spin, args=(executor,), daemon=True)
             self._executors.append(executor)
             self._threads.append(thread)
 
