@@ -49,6 +49,30 @@ class Sample:
     is_real: bool
     corners: NDArray[np.float32]
 
+    def cells_shown(self) -> NDArray[np.int64]:
+        """Return (num_objects, P): cells of each patch, of CELLS_PER_PATCH**2, that show each."""
+        side, num = CELL_SIDE // CELLS_PER_PATCH, len(self.kinds)
+        grid = self.cells.reshape(side, CELLS_PER_PATCH, side, CELLS_PER_PATCH)
+        ids = np.arange(1, num + 1)[:, None, None, None, None]
+        return np.asarray((grid[None] == ids).sum((2, 4)).reshape(num, side * side), np.int64)
+
+    def centre_patches(self) -> NDArray[np.int64]:
+        """Return (num_objects,): the patch that holds the centre of each object's box."""
+        side = CELL_SIDE // CELLS_PER_PATCH
+        middle = (self.boxes[:, :2] + self.boxes[:, 2:]) / 2
+        column, row = np.clip((middle * side).astype(np.int64), 0, side - 1).T
+        return np.asarray(row * side + column, np.int64)
+
+    def owners(self, min_cells: int) -> NDArray[np.int64]:
+        """Return (P,): 1 + the object that a patch shows most of, in at least so many cells.
+
+        0 where there is none.
+        """
+        counts = self.cells_shown()
+        if len(counts) == 0:
+            return np.zeros(counts.shape[1], np.int64)
+        return np.where(counts.max(0) >= min_cells, counts.argmax(0) + 1, 0)
+
     def crops(self) -> NDArray[np.uint8]:
         """Return (num_crops, crop, crop, 3): the global crop, then the tiles row by row."""
         if self.mosaic is None:

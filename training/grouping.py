@@ -9,16 +9,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from photon_ros.models.moondream.layers import linear, norm
 from photon_ros.models.moondream.vision import VisionBlock, VisionEncoder
-from training.cutting import CELLS_PER_PATCH, Sample
+from training.cutting import Sample
 
 GROUPING_LAYER, GROUPING_HEAD = 2, 0
 # Cells of an object, of sixteen, that make a patch belong to it.
-_MIN_CELLS = 4
+MIN_CELLS = 4
 
 
 class Grouping:
@@ -51,7 +50,7 @@ class Grouping:
         """
         assert self._input is not None, "the encoder has not run"
         first = np.cumsum([0, *num_crops[:-1]])
-        owner = torch.from_numpy(np.stack([owners(sample) for sample in samples]))
+        owner = torch.from_numpy(np.stack([sample.owners(MIN_CELLS) for sample in samples]))
         itself = torch.eye(owner.shape[1], dtype=torch.bool)
         same = (owner[:, :, None] == owner[:, None, :]) & ~itself
         taught = (owner > 0) & same.any(-1)
@@ -65,15 +64,3 @@ class Grouping:
         logs = F.log_softmax(scores.masked_fill(itself, -torch.inf), dim=-1)
         hits = logs.masked_fill(~same, -torch.inf)[taught]
         return -torch.logsumexp(hits, dim=-1).mean()
-
-
-def owners(sample: Sample) -> NDArray[np.int64]:
-    """Return (P,) int64: 1 + the object that most of a patch shows, 0 where there is none."""
-    side = sample.cells.shape[0] // CELLS_PER_PATCH
-    grid = sample.cells.reshape(side, CELLS_PER_PATCH, side, CELLS_PER_PATCH)
-    num = len(sample.kinds)
-    if num == 0:
-        return np.zeros(side * side, np.int64)
-    ids = np.arange(1, num + 1)[:, None, None, None, None]
-    counts = (grid[None] == ids).sum((2, 4)).reshape(num, -1)
-    return np.where(counts.max(0) >= _MIN_CELLS, counts.argmax(0) + 1, 0)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from photon_ros.models.nano import vocabulary
 from training.architecture import CONFIG
-from training.cutting import CELLS_PER_PATCH, Sample
+from training.cutting import Sample
 from training.questions import ANY, Question
 
 NONE = -100
@@ -21,6 +21,8 @@ NUM_SIZE_BINS = CONFIG.region.num_size_bins
 PREFIX_LEN = CONFIG.prefix_len
 # The model is less sure of a corner than of a centre, so what it is fed is further off.
 CORNER_JITTER = 3.0
+# Cells of an object, of sixteen, that make a patch one to look at.
+_MIN_CELLS = 3
 _WORDS = vocabulary.word_ids()
 _SIDE = CONFIG.vision.grid_side
 
@@ -80,13 +82,9 @@ class Packed:
 
 def patches_of(sample: Sample) -> NDArray[np.bool_]:
     """Return (num_objects, P): the patches that show an object, or hold its centre."""
-    num = len(sample.kinds)
-    grid = sample.cells.reshape(_SIDE, CELLS_PER_PATCH, _SIDE, CELLS_PER_PATCH)
-    shown = (grid[None] == np.arange(1, num + 1)[:, None, None, None, None]).sum((2, 4)) >= 3
-    middle = (sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2
-    column, row = np.clip((middle * _SIDE).astype(int), 0, _SIDE - 1).T
-    shown[np.arange(num), row, column] = True
-    return np.asarray(shown.reshape(num, _SIDE * _SIDE), np.bool_)
+    shown = sample.cells_shown() >= _MIN_CELLS
+    shown[np.arange(len(shown)), sample.centre_patches()] = True
+    return shown
 
 
 def pack(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from photon_ros.models.moondream.region import RegionModel
-from training.cutting import CELLS_PER_PATCH, Sample
+from training.cutting import Sample
 from training.packing import coord_bin, size_bin
 from training.softlabels import COORD_SIGMA_BINS, SIZE_SIGMA_BINS, soft_cross_entropy
 
@@ -68,17 +68,7 @@ def shown_object(sample: Sample) -> NDArray[np.int64]:
     The patch that holds an object's centre shows it however small it is, unless another one
     takes more of that patch.
     """
-    side = sample.cells.shape[0] // CELLS_PER_PATCH
-    num = len(sample.kinds)
-    if num == 0:
-        return np.zeros(side * side, np.int64)
-    grid = sample.cells.reshape(side, CELLS_PER_PATCH, side, CELLS_PER_PATCH)
-    ids = np.arange(1, num + 1)[:, None, None, None, None]
-    counts = (grid[None] == ids).sum((2, 4)).reshape(num, -1)
-    owner = np.where(counts.max(0) >= _MIN_CELLS, counts.argmax(0) + 1, 0)
-    middle = (sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2
-    column, row = np.clip((middle * side).astype(np.int64), 0, side - 1).T
-    centre = row * side + column
+    owner, centre = sample.owners(_MIN_CELLS), sample.centre_patches()
     free = owner[centre] == 0
     owner[centre[free]] = np.flatnonzero(free) + 1
-    return np.asarray(owner, np.int64)
+    return owner

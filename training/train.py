@@ -55,9 +55,10 @@ def _train(arguments: argparse.Namespace) -> None:
     recipe = replace(_SMOKE_RECIPE if arguments.smoke else Recipe(), seed=arguments.seed)
     steps = (6, 6) if arguments.smoke else (arguments.vision_steps, arguments.joint_steps)
     trainer = Trainer(out, Pool(out / "pool"), recipe, Schedule(*steps))
-    trainer.run(stop_after_s=60 * arguments.minutes, on_save=_report)
+    left = None if arguments.until_step is None else max(0, arguments.until_step - trainer.step)
+    trainer.run(stop_after_s=60 * arguments.minutes, stop_after_steps=left, on_save=_report)
     if not trainer.is_over:
-        print("the time is up: the same command goes on from here")
+        print(f"stopped at step {trainer.step}: the same command goes on from here")
     digest = export(trainer.network, out / "weights")
     print(f"exported to {out / 'weights'}, sha256 {digest}")
 
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--vision-steps", type=int, default=Schedule().vision_steps)
     parser.add_argument("--joint-steps", type=int, default=Schedule().joint_steps)
+    parser.add_argument("--until-step", type=int, help="stop at this step; run again to go on")
     parser.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
     parser.add_argument("--scenes", type=int, default=30_000, help="scenes in the pool")
     parser.add_argument("--seed", type=int, default=1)

@@ -60,10 +60,10 @@ class Request:
                 raise InputError(f"{name} must be a string, got {word!r}")
         if not isinstance(self.frame, Frame | None):
             raise InputError(f"frame must be a Frame or None, got {type(self.frame).__name__}")
-        _check_count("max_objects", self.max_objects, 1, MAX_OBJECTS)
-        _check_count("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        check_count("max_objects", self.max_objects, 1, MAX_OBJECTS)
+        check_count("max_tokens", self.max_tokens, 1, MAX_TOKENS)
         if self.max_crops is not None:
-            _check_count("max_crops", self.max_crops, 0, MAX_CROPS)
+            check_count("max_crops", self.max_crops, 0, MAX_CROPS)
         check_sampling(self.temperature, self.top_p, self.seed)
         check_deadline(self.deadline_s)
         for ref in self.spatial_refs:
@@ -103,7 +103,8 @@ def _check_whole(name: str, value: object) -> None:
         raise InputError(f"{name} must be a whole number, got {value!r}")
 
 
-def _check_count(name: str, value: int, least: int, most: int) -> None:
+def check_count(name: str, value: int, least: int, most: int) -> None:
+    """Raise InputError, naming the field, unless it is a whole number within the bounds."""
     _check_whole(name, value)
     if not least <= value <= most:
         raise InputError(f"{name} must be from {least} to {most}, got {value}")

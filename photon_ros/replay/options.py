@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from photon_ros.core.errors import InputError
-from photon_ros.core.request import MAX_CROPS, MAX_OBJECTS
+from photon_ros.core.request import MAX_CROPS, MAX_OBJECTS, check_count
 from photon_ros.replay.truth import label_key
 
 
@@ -58,10 +58,9 @@ class EvaluateOptions:
             raise InputError("truth frames only reads single frames; a live replay plays them all")
         if not 0 < self.rate <= 100:
             raise InputError(f"rate must be above 0 and at most 100, got {self.rate}")
-        if not 1 <= self.max_objects <= MAX_OBJECTS:
-            raise InputError(f"max_objects must be from 1 to {MAX_OBJECTS}, got {self.max_objects}")
-        if self.max_crops is not None and not 0 <= self.max_crops <= MAX_CROPS:
-            raise InputError(f"max_crops must be from 0 to {MAX_CROPS}, got {self.max_crops}")
+        check_count("max_objects", self.max_objects, 1, MAX_OBJECTS)
+        if self.max_crops is not None:
+            check_count("max_crops", self.max_crops, 0, MAX_CROPS)
 
     @property
     def mode(self) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from photon_ros.engine.metrics import EngineLoad, StepRecord
+from photon_ros.engine.metrics import EngineLoad
 from photon_ros.photon import Photon
 from photon_ros.ros.load import gpu_memory_mb
 from photon_ros.ros.shedder import Shedder
@@ -20,8 +18,8 @@ class EngineReading:
     Attributes:
         vram_mb: used and total memory of its GPU; None on a CPU.
         decode_tok_s: tokens per second.
-        step_idle_ms: mean time from a step's end to the launch of the next, where the next was
-            not launched before: the time for which the device had nothing to do.
+        step_idle_ms: mean time before a step for which the device had nothing to do although
+            there was work; 0 without steps.
         oom_recoveries: how often the GPU's memory ran out, since the model was loaded.
         since_oom_s: seconds since it last did; infinite when it never has.
     """
@@ -55,17 +53,7 @@ class EngineGauge:
             load=self._photon.engine_load,
             vram_mb=gpu_memory_mb(self._device),
             decode_tok_s=num_tokens / max(1e-9, now_s - since_s),
-            step_idle_ms=step_idle_ms(recent),
+            step_idle_ms=1e3 * sum(r.idle_s for r in recent) / max(1, len(recent)),
             oom_recoveries=self._shedder.num_recoveries,
             since_oom_s=now_s - self._shedder.recovery_s,
         )
-
-
-def step_idle_ms(records: Sequence[StepRecord]) -> float:
-    """Return the mean idle time between neighbouring steps in ms, oldest first; 0 for none.
-
-    A step that was launched before the one before had ended left no gap. Where the engine had
-    no work at all the gap is not the loop's doing, but it is time the device idles all the same.
-    """
-    gaps_s = [max(0.0, later.launched_s - earlier.copied_s) for earlier, later in pairwise(records)]
-    return 1e3 * sum(gaps_s) / len(gaps_s) if gaps_s else 0.0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photon_ros.core.percentiles import percentiles
+
 WINDOW_S = 10.0
 # A queue that grows for minutes shows in the slope long before a percentile alarms anybody.
 TREND_S = 60.0
@@ -56,10 +58,10 @@ class LatencyWindow:
         span_s = min(WINDOW_S, now_s - self._started_s)
         fps = len(recent) / span_s if span_s > 0 else 0.0
         slope = self._slope_ms_per_min()
-        if not recent:
+        found = percentiles(recent, (50, 95, 99))
+        if found is None:
             return LatencySummary(fps, math.nan, math.nan, math.nan, slope)
-        p50, p95, p99 = np.percentile(recent, [50, 95, 99])
-        return LatencySummary(fps, float(p50), float(p95), float(p99), slope)
+        return LatencySummary(fps, found["p50"], found["p95"], found["p99"], slope)
 
     def _slope_ms_per_min(self) -> float:
         if not self._samples or self._samples[-1][0] - self._samples[0][0] < MIN_TREND_S:

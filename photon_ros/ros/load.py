@@ -55,7 +55,8 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
         photon.close()
         raise
     # Modules and weights stay as they are; walking them all again in each full collection would
-    # hold up a frame by some two hundred milliseconds.
+    # hold up a frame by some two hundred milliseconds. A model loaded before is let go first.
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     return photon

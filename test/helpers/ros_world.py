@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import DescribeParameters, SetParameters, SetParametersAtomically
 from rclpy.action import ActionClient
-from rclpy.executors import InvalidHandle, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -30,12 +30,6 @@ from photon_ros.ros.node import PerceptionNode
 _numbers = itertools.count()
 RELIABLE = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
-
-
-def _spin(executor: Any) -> None:
-    # A world that is torn down while rclpy wakes its executor destroys the handle under it.
-    with suppress(InvalidHandle):
-        executor.spin()
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "it") -> Any:
@@ -88,10 +82,11 @@ class World:
         self.statuses: list[DiagnosticStatus] = []
         self._executors: list[SingleThreadedExecutor] = []
         self._threads: list[threading.Thread] = []
+        self._is_closing = False
         for node in (self.node, self.client):
             executor = SingleThreadedExecutor()
             executor.add_node(node)
-            thread = threading.Thread(target=_spin, args=(executor,), daemon=True)
+            thread = threading.Thread(target=self._spin, args=(executor,), daemon=True)
             self._executors.append(executor)
             self._threads.append(thread)
 
@@ -173,11 +168,19 @@ class World:
         request = ChangeState.Request(transition=Transition(id=transition))
         return bool(self.call(ChangeState, "change_state", request).success)
 
+    def _spin(self, executor: SingleThreadedExecutor) -> None:
+        while not self._is_closing:
+            executor.spin_once(timeout_sec=1.0)
+
     def close(self) -> None:
+        self._is_closing = True
         for executor in self._executors:
-            executor.shutdown(timeout_sec=2.0)
+            executor.wake()
         for thread in self._threads:
             thread.join(timeout=5.0)
+        # Only now: an executor that is shut down while it spins may meet its handles destroyed.
+        for executor in self._executors:
+            executor.shutdown(timeout_sec=2.0)
         self.node.finish()
         self.node.destroy_node()
         self.ask_client.destroy()

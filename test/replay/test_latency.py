@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photon_ros.replay.latency import percentiles, stage_percentiles
+from photon_ros.core.percentiles import Percentiles
+from photon_ros.replay.latency import stage_percentiles
+
+
+def percentiles(samples: list[float]) -> Percentiles | None:
+    return stage_percentiles({"stage": sample} for sample in samples).get("stage")
 
 
 def test_percentiles_of_one_to_a_hundred() -> None:

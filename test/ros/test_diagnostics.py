@@ -13,6 +13,7 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from diagnostic_msgs.msg import DiagnosticStatus
+from fake_photon import FakePhoton
 from ros_world import BEST_EFFORT, RELIABLE, World, plain_image, wait_until, world
 from sensor_msgs.msg import Image
 
@@ -21,8 +22,9 @@ from photon_ros.engine.metrics import StepRecord
 from photon_ros.ros import camera_outputs, camera_port, diagnostics, engine_gauge, feeder, load
 from photon_ros.ros.camera_port import CameraPort
 from photon_ros.ros.diagnostics import RECENT_S, NodeReading, engine_status, loss_advice
-from photon_ros.ros.engine_gauge import EngineReading, step_idle_ms
+from photon_ros.ros.engine_gauge import EngineGauge, EngineReading
 from photon_ros.ros.frame_path import FramePath
+from photon_ros.ros.shedder import Shedder
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
@@ -341,12 +343,16 @@ def test_a_bad_frame_warns_for_a_while_and_is_told_for_longer(
         assert any(key.startswith("bad: ") for key in values(status))
 
 
-def test_idle_time_is_that_between_a_step_and_a_later_launch() -> None:
-    def step(launched_s: float, copied_s: float) -> StepRecord:
-        return StepRecord("decode", 0, 1, launched_s=launched_s, copied_s=copied_s)
-
-    assert step_idle_ms([]) == 0.0
-    assert step_idle_ms([step(0.0, 1.0)]) == 0.0
-    # Launched 2 ms after the step before had ended; launched before it had.
-    records = [step(0.0, 1.0), step(1.002, 2.0), step(1.5, 3.0)]
-    assert step_idle_ms(records) == pytest.approx(1.0)
+def test_idle_time_is_what_the_engine_recorded_since_the_reading_before() -> None:
+    photon = FakePhoton()
+    try:
+        gauge = EngineGauge(photon, Shedder(photon.submit), "cpu")
+        assert gauge.read().step_idle_ms == 0.0
+        for idle_s in (0.001, 0.003):
+            committed_s = time.monotonic()
+            step = StepRecord("decode", 0, 1, committed_s=committed_s, idle_s=idle_s)
+            photon.engine_stats.records.append(step)
+        assert gauge.read().step_idle_ms == pytest.approx(2.0)
+        assert gauge.read().step_idle_ms == 0.0
+    finally:
+        photon.close()

@@ -116,8 +116,9 @@ def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account
         changing = node.create_client(SetParameters, "/photon/set_parameters")
         assert changing.wait_for_service(10.0)
         image = image_message(np.random.default_rng(1).integers(0, 255, (480, 640, 3), np.uint8))
-        stop_s = time.monotonic() + 2.0
-        while time.monotonic() < stop_s:
+        give_up_s = time.monotonic() + 30.0
+        while lines(record, "stats")[-1]["received"] <= 20:
+            assert time.monotonic() < give_up_s, "the node receives next to nothing"
             publisher.publish(image)
             time.sleep(0.005)
         # Parameters are served while the model works and images pour in.
@@ -141,7 +142,7 @@ def test_node_ends_within_two_seconds_with_work_in_flight_and_closes_its_account
     assert last["in_flight"] == last["mailboxed"] == 0
     dropped = sum(value for name, value in last.items() if name.startswith("dropped_"))
     assert last["received"] == last["completed"] + last["failed"] + dropped
-    assert last["received"] > 3  # a busy machine sends few
+    assert last["received"] > 20
     answers = lines(record, "detections")
     assert len(answers) == last["completed"] + last["failed"]
     assert last["completed"] >= 1

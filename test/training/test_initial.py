@@ -11,7 +11,7 @@ from photon_ros.models.moondream.vision import patchify
 from photon_ros.models.nano import vocabulary
 from training.architecture import CONFIG
 from training.cutting import Sample
-from training.grouping import GROUPING_HEAD, GROUPING_LAYER, Grouping, owners
+from training.grouping import GROUPING_HEAD, GROUPING_LAYER, MIN_CELLS, Grouping
 from training.initial import NEIGHBOURS, align_words, num_waves, waves, whiten_patches
 from training.network import Network
 from training.pool import Mix, Renderer
@@ -104,7 +104,7 @@ def test_the_first_heads_start_by_looking_at_one_neighbour(
 
 def test_a_patch_belongs_to_the_object_that_most_of_it_shows(samples: list[Sample]) -> None:
     for sample in samples:
-        owner = owners(sample)
+        owner = sample.owners(MIN_CELLS)
         assert owner.shape == (144,)
         assert owner.max() <= len(sample.kinds)
         for i, box in enumerate(sample.boxes, start=1):
@@ -120,7 +120,7 @@ def test_an_empty_scene_owns_nothing_and_teaches_nothing(samples: list[Sample]) 
         samples[0].boxes[:0], np.zeros_like(samples[0].cells), False,
         samples[0].corners[:0],
     )  # fmt: skip
-    assert not owners(blank).any()
+    assert not blank.owners(MIN_CELLS).any()
     network = Network(CONFIG)
     with Grouping(network.vision) as grouping:
         network.embed_image(pixels_of([blank]), [1], [(1, 1)])
@@ -145,7 +145,7 @@ def test_the_taught_head_is_the_one_that_attends(samples: list[Sample]) -> None:
     even = float(loss().detach())
     expected = []
     for sample in samples:
-        owner = owners(sample)
+        owner = sample.owners(MIN_CELLS)
         for patch in np.flatnonzero(owner):
             others = int((owner == owner[patch]).sum()) - 1
             if others:

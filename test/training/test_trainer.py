@@ -213,6 +213,16 @@ def test_the_smoke_run_ends_with_weights_that_load(
     assert read_state(tmp_path)["step"] == 12
 
 
+def test_a_run_can_be_stopped_at_a_step_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for until, at in ((4, 4), (2, 4), (9, 9)):
+        arguments = ["--smoke", "--out", str(tmp_path), "--until-step", str(until)]
+        assert train.main(arguments) == 0
+        assert read_state(tmp_path)["step"] == at
+        assert f"stopped at step {at}" in capsys.readouterr().out
+
+
 def test_a_film_that_is_not_there_is_one_clear_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
