@@ -19,7 +19,8 @@ from training.scene import Box, Composer, Scene, Sprite
 
 FIRST_FRAME, LAST_FRAME = 100, 700
 _THRESHOLD = 26
-_PAD_PX = 3
+_PAD_PX = 5
+_CROSS = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,12 @@ def _difference(frame: NDArray[np.uint8], background: NDArray[np.float32]) -> ND
     """Return (H, W) uint8, 255 where the frame differs from the background."""
     smooth = cv2.GaussianBlur(frame.astype(np.float32) - background, (0, 0), 1.0)
     changed = (np.abs(smooth).max(axis=2) > _THRESHOLD).astype(np.uint8) * np.uint8(255)
+    # A kernel of odd size: with an even one, opening moves everything by a pixel.
+    changed = cv2.morphologyEx(changed, cv2.MORPH_OPEN, _CROSS)
     # People are taller than wide, and the lamp post cuts them: close mostly upwards.
-    changed = cv2.morphologyEx(changed, cv2.MORPH_OPEN, np.ones((2, 2), np.uint8))
     closed = cv2.morphologyEx(changed, cv2.MORPH_CLOSE, np.ones((13, 7), np.uint8))
-    return closed.astype(np.uint8)
+    # The blur above and the film's compression carry the difference a pixel too far.
+    return cv2.erode(closed, np.ones((3, 3), np.uint8)).astype(np.uint8)
 
 
 def _components(mask: NDArray[np.uint8]) -> list[tuple[int, int, int, int, int, int]]:
@@ -192,7 +195,7 @@ def _without(frame: NDArray[np.float32], clip: Clip, cutouts: list[Cutout]) -> N
     """Put the background back where the cut-outs are."""
     for cutout in cutouts:
         rows, columns = _place(cutout, frame.shape)
-        grown = cv2.dilate(cutout.sprite.alpha, np.ones((7, 7), np.uint8))
+        grown = cv2.dilate(cutout.sprite.alpha, np.ones((9, 9), np.uint8))
         alpha = np.asarray(grown, np.float32)
         target = frame[rows, columns]
         target += (clip.background[rows, columns] - target) * alpha[..., None]
@@ -219,6 +222,10 @@ def real_frame(clip: Clip, index: int, rng: np.random.Generator) -> Scene:
     return composer.finish(rng)
 
 
+# People in a group hide each other more than things in a room do.
+_MIN_VISIBLE = 0.45
+
+
 def staged_frame(clip: Clip, rng: np.random.Generator) -> Scene:
     """Return an emptied frame with people from other frames in it, groups too.
 
@@ -227,14 +234,14 @@ def staged_frame(clip: Clip, rng: np.random.Generator) -> Scene:
     index = int(rng.integers(len(clip.frames)))
     picture = clip.frames[index].astype(np.float32)
     _without(picture, clip, list(clip.found[index]))
-    composer = Composer(picture)
+    composer = Composer(picture, _MIN_VISIBLE)
     people = clip.people()
     cast: list[tuple[float, float, Cutout]] = []  # foot, left edge, who
     for _ in range(int(rng.integers(1, 11))):
         who = people[int(rng.integers(len(people)))]
         x, foot = who.box[0] + rng.normal(0, 14), who.box[3] + rng.normal(0, 5)
         cast.append((foot, x, who))
-        if rng.random() < 0.45:
+        if rng.random() < 0.55:
             friends = [p for p in people if abs(p.box[3] - foot) < 25 and p.frame != who.frame]
             if friends:
                 friend = friends[int(rng.integers(len(friends)))]

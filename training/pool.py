@@ -40,10 +40,10 @@ class Mix:
         clip_whole, clip_tiled: the same of the film; left out when there is none.
     """
 
-    whole: float = 0.66
-    tiled: float = 0.13
-    clip_whole: float = 0.09
-    clip_tiled: float = 0.12
+    whole: float = 0.55
+    tiled: float = 0.18
+    clip_whole: float = 0.07
+    clip_tiled: float = 0.20
 
 
 class Renderer:

@@ -8,37 +8,42 @@ from dataclasses import dataclass
 from photon_ros.core.errors import InputError
 
 WARMUP_STEPS = 100
+# Where the step size starts in the last stage, as a share of the full one.
+RESTART_LR = 0.8
 _LEAST_LR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Two stages, each so many steps: the vision encoder alone, then everything.
+    """Three stages, each so many steps: the vision encoder alone, everything, everything again.
 
     Counted in steps and not in time, so that a run is repeatable on a machine of any speed.
     The step size is constant in the first stage and falls by a half cosine in the second: what
-    the first one leaves need not be settled, as it goes on learning.
+    the first one leaves need not be settled, as it goes on learning. The third starts from a
+    large step size once more and lets it fall again (a warm restart, Loshchilov and Hutter
+    2017), so that a run that is over can be made longer.
 
     Attributes:
         vision_steps: steps that train the vision encoder alone.
         joint_steps: steps that train everything.
+        again_steps: steps that train everything after the restart; 0 for none.
 
     As long, when nothing else is said, as for the weights in the package.
     """
 
     vision_steps: int = 4_157
     joint_steps: int = 6_500
+    again_steps: int = 8_000
 
     def __post_init__(self) -> None:
-        if self.vision_steps < 0:
-            raise InputError(f"vision_steps must be at least 0, got {self.vision_steps}")
-        if self.joint_steps < 1:
-            raise InputError(f"joint_steps must be at least 1, got {self.joint_steps}")
+        for name, least in (("vision_steps", 0), ("joint_steps", 1), ("again_steps", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     @property
     def num_steps(self) -> int:
         """Steps of the run."""
-        return self.vision_steps + self.joint_steps
+        return self.vision_steps + self.joint_steps + self.again_steps
 
     def is_joint(self, step: int) -> bool:
         """Return True for a step that trains the text decoder too."""
@@ -48,6 +53,13 @@ class Schedule:
         """Return the factor on every step size at ``step``, in (0, 1]."""
         if not self.is_joint(step):
             return min(1.0, (step + 1) / WARMUP_STEPS)
-        done = step - self.vision_steps
-        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done / self.joint_steps)))
-        return min(1.0, (done + 1) / WARMUP_STEPS) * (_LEAST_LR + (1 - _LEAST_LR) * cosine)
+        restart = self.vision_steps + self.joint_steps
+        if step < restart:
+            return _falling(step - self.vision_steps, self.joint_steps)
+        return RESTART_LR * _falling(step - restart, self.again_steps)
+
+
+def _falling(done: int, num_steps: int) -> float:
+    """Return the factor after ``done`` steps of a stage: a short rise, then a half cosine."""
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done / max(1, num_steps))))
+    return min(1.0, (done + 1) / WARMUP_STEPS) * (_LEAST_LR + (1 - _LEAST_LR) * cosine)

@@ -53,8 +53,9 @@ def _train(arguments: argparse.Namespace) -> None:
 
     render_pool(out / "pool", Renderer(arguments.seed, Mix(), clip), num_scenes, on_shard)
     recipe = replace(_SMOKE_RECIPE if arguments.smoke else Recipe(), seed=arguments.seed)
-    steps = (6, 6) if arguments.smoke else (arguments.vision_steps, arguments.joint_steps)
-    trainer = Trainer(out, Pool(out / "pool"), recipe, Schedule(*steps))
+    stages = arguments.vision_steps, arguments.joint_steps, arguments.again_steps
+    schedule = Schedule(*((6, 4, 2) if arguments.smoke else stages))
+    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule)
     left = None if arguments.until_step is None else max(0, arguments.until_step - trainer.step)
     trainer.run(stop_after_s=60 * arguments.minutes, stop_after_steps=left, on_save=_report)
     if not trainer.is_over:
@@ -86,9 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--vision-steps", type=int, default=Schedule().vision_steps)
     parser.add_argument("--joint-steps", type=int, default=Schedule().joint_steps)
+    parser.add_argument("--again-steps", type=int, default=Schedule().again_steps)
     parser.add_argument("--until-step", type=int, help="stop at this step; run again to go on")
     parser.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
-    parser.add_argument("--scenes", type=int, default=30_000, help="scenes in the pool")
+    parser.add_argument("--scenes", type=int, default=45_000, help="scenes in the pool")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="processor threads to use")
     return parser

@@ -64,9 +64,9 @@ class Recipe:
     vision_batch: int = 16
     joint_batch: int = 12
     vision_tiled_batch: int = 4
-    joint_tiled_batch: int = 3
+    joint_tiled_batch: int = 4
     vision_tiled_share: float = 0.15
-    joint_tiled_share: float = 0.3
+    joint_tiled_share: float = 0.35
     max_questions: int = 10
     max_tokens: int = 150
     muon_lr: float = 0.01

@@ -14,7 +14,7 @@ from photon_ros.models.nano import load_nano
 from training import train
 from training import trainer as trainer_module
 from training.pool import Mix, Pool, Renderer, render_pool
-from training.schedule import WARMUP_STEPS, Schedule
+from training.schedule import RESTART_LR, WARMUP_STEPS, Schedule
 from training.state import has_state, read_state, write_state
 from training.trainer import Recipe, Trainer
 
@@ -28,7 +28,7 @@ TINY = Recipe(
     max_questions=3,
     max_tokens=40,
 )
-SCHEDULE = Schedule(vision_steps=3, joint_steps=3)
+SCHEDULE = Schedule(vision_steps=3, joint_steps=2, again_steps=1)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -163,8 +163,8 @@ def test_the_vision_encoder_slows_down_when_the_text_decoder_joins(
     assert lrs() == {False: {1.0}, True: {TINY.vision_lr_share}}
 
 
-def test_the_step_size_warms_up_in_each_stage_and_falls_in_the_second() -> None:
-    schedule = Schedule(vision_steps=1000, joint_steps=1000)
+def test_the_step_size_warms_up_in_each_stage_and_falls_in_the_second_and_third() -> None:
+    schedule = Schedule(vision_steps=1000, joint_steps=1000, again_steps=500)
     assert schedule.lr_factor(0) == pytest.approx(1 / WARMUP_STEPS)
     assert {schedule.lr_factor(k) for k in range(WARMUP_STEPS, 1000)} == {1.0}
     assert schedule.lr_factor(1000) == pytest.approx(1 / WARMUP_STEPS)
@@ -172,12 +172,25 @@ def test_the_step_size_warms_up_in_each_stage_and_falls_in_the_second() -> None:
     assert factors == sorted(factors, reverse=True)
     assert factors[0] > 0.9
     assert 0 < factors[-1] < 0.02
+    assert schedule.lr_factor(2000) == pytest.approx(RESTART_LR / WARMUP_STEPS)
+    again = [schedule.lr_factor(k) for k in range(2000 + WARMUP_STEPS, 2500)]
+    assert again == sorted(again, reverse=True)
+    assert 0.6 < again[0] < RESTART_LR
+    assert 0 < again[-1] < 0.02
+
+
+def test_a_run_that_is_over_goes_on_when_its_schedule_is_longer() -> None:
+    short = Schedule(vision_steps=50, joint_steps=150, again_steps=0)
+    longer = Schedule(vision_steps=50, joint_steps=150, again_steps=30)
+    assert (short.num_steps, longer.num_steps) == (200, 230)
+    assert [short.lr_factor(k) for k in range(200)] == [longer.lr_factor(k) for k in range(200)]
 
 
 def test_the_stages_are_as_long_as_the_schedule_says() -> None:
-    schedule = Schedule(vision_steps=50, joint_steps=150)
-    assert schedule.num_steps == 200
-    assert [schedule.is_joint(step) for step in (0, 49, 50, 199)] == [False, False, True, True]
+    schedule = Schedule(vision_steps=50, joint_steps=150, again_steps=20)
+    assert schedule.num_steps == 220
+    joint = [schedule.is_joint(step) for step in (0, 49, 50, 199, 200, 219)]
+    assert joint == [False, False, True, True, True, True]
     assert Schedule(vision_steps=0, joint_steps=1).is_joint(0)
 
 
@@ -186,6 +199,7 @@ def test_the_stages_are_as_long_as_the_schedule_says() -> None:
     [
         ({"vision_steps": -1}, "vision_steps must be at least 0, got -1"),
         ({"joint_steps": 0}, "joint_steps must be at least 1, got 0"),
+        ({"again_steps": -1}, "again_steps must be at least 0, got -1"),
     ],
 )
 def test_a_wrong_schedule_is_refused(arguments: dict, message: str) -> None:
