@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from training.cutting import Sample
 from training.dense import DenseTarget, dense_accuracy, dense_loss
 from training.grouping import Grouping
 from training.initial import align_words, whiten_patches
+from training.log import Log
 from training.losses import question_losses
 from training.muon import Muon
 from training.network import Network
@@ -34,10 +34,6 @@ RICH_OBJECTS = 6
 PLACE_WEIGHT = 0.5
 # Scenes whose patches the patch embedding starts from.
 WHITENING_SCENES = 200
-LOG_COLUMNS = (
-    "step", "elapsed_s", "joint", "tiled",
-    "dense", "group", "place", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ class Trainer:
             scenes = np.flatnonzero(self.pool.num_crops == 1)[:WHITENING_SCENES]
             crops = np.concatenate([self.pool[int(i)].crops() for i in scenes])
             whiten_patches(self.network.vision, torch.from_numpy(crops))
-        self._log = _Log(folder / "log.csv", self.step)
+        self._log = Log(folder / "log.csv", self.step)
 
     @property
     def _optimisers(self) -> tuple[Muon, torch.optim.AdamW]:
@@ -287,41 +283,3 @@ def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.Ada
 
 def _group(params: list[nn.Parameter], lr: float, *, is_vision: bool) -> dict[str, Any]:
     return {"params": params, "lr": lr, "full_lr": lr, "is_vision": is_vision}
-
-
-class _Log:
-    """A CSV file of one line a step; lines after the resumed step are dropped."""
-
-    def __init__(self, path: Path, step: int) -> None:
-        kept: list[dict[str, str]] = []
-        if path.exists() and step:
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, LOG_COLUMNS)
-            writer.writeheader()
-            writer.writerows(kept)
-        self._path = path
-        self._pending: list[dict[str, float | int]] = []
-        self._recent: list[dict[str, float | int]] = []
-
-    def add(self, row: dict[str, float | int]) -> None:
-        """Keep the figures of one step."""
-        short = {k: round(v, 5) if isinstance(v, float) else v for k, v in row.items()}
-        self._pending.append(short)
-        self._recent = [*self._recent[-99:], short]
-
-    def summary(self) -> str:
-        """Return the means of the last steps in words."""
-        parts = []
-        for name in LOG_COLUMNS[4:]:
-            values = [row[name] for row in self._recent if name in row]
-            if values:
-                parts.append(f"{name} {sum(values) / len(values):.3f}")
-        return ", ".join(parts)
-
-    def flush(self) -> None:
-        """Append what was kept to the file."""
-        with self._path.open("a", newline="") as file:
-            csv.DictWriter(file, LOG_COLUMNS, restval="").writerows(self._pending)
-        self._pending = []

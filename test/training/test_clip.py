@@ -80,6 +80,19 @@ def test_people_are_found_where_they_are(made: Clip) -> None:
         assert max(iou(cutout.box, box) for box in boxes) > 0.75
 
 
+def test_a_cut_out_ends_where_the_person_does_on_every_side(made: Clip) -> None:
+    """What differs from the background must not be seen a pixel too far, on one side or all."""
+    errors = []
+    for cutout in made.people():
+        boxes = walkers(11 + 2 * cutout.frame)
+        overlap, truth = max((iou(cutout.box, box), box) for box in boxes)
+        if overlap > 0.75:
+            errors.append(np.subtract(cutout.box, truth))
+    assert len(errors) >= 60
+    assert np.abs(np.mean(errors, axis=0)).max() < 0.75, "pixels: left, top, right, bottom"
+    assert np.median(np.abs(errors)) <= 1.0
+
+
 def test_a_real_frame_keeps_clean_people_and_paints_out_the_rest(made: Clip) -> None:
     scene = real_frame(made, 5, np.random.default_rng(0))
     clean = [cutout for cutout in made.found[5] if cutout.clean]
@@ -150,6 +163,23 @@ def test_the_real_film_gives_whole_people_of_plausible_size() -> None:
     sizes = np.array([(p.box[2] - p.box[0], p.box[3] - p.box[1]) for p in people])
     assert 20 < np.median(sizes[:, 0]) < 40
     assert 55 < np.median(sizes[:, 1]) < 100
+
+
+@needs_film
+def test_cut_outs_of_the_real_film_are_as_tight_as_what_surely_differs() -> None:
+    """No row or column of a box is empty of pixels that are far from the background."""
+    assert SHARED is not None
+    clip = load_clip(Path(SHARED) / "data/pets09/vtest.avi", stride=15)
+    margins = []
+    for cutout in clip.people():
+        x_min, y_min, x_max, y_max = (int(value) for value in cutout.box)
+        picture = clip.frames[cutout.frame].astype(np.float32)
+        differs = np.abs(picture - clip.background).max(axis=2)[y_min:y_max, x_min:x_max] > 45
+        columns, rows = (np.flatnonzero(differs.sum(axis) >= 2) for axis in (0, 1))
+        margins.append(
+            [columns[0], rows[0], x_max - x_min - 1 - columns[-1], y_max - y_min - 1 - rows[-1]]
+        )
+    assert np.mean(margins, axis=0).max() < 1.0, "pixels: left, top, right, bottom"
 
 
 @needs_film

@@ -11,7 +11,7 @@ import pytest
 
 from training import curve
 from training.curve import read_log, smoothed
-from training.trainer import LOG_COLUMNS
+from training.log import LOG_COLUMNS
 
 
 def write_log(path: Path, num_steps: int) -> None:
