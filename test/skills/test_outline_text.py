@@ -77,10 +77,32 @@ def test_every_spelling_is_a_path_that_can_be_drawn(drawn: list[tuple[str, list[
     assert all(len(ring) >= 3 for ring in rings_of(path))
 
 
+def shape_of(pieces: list[str]) -> str:
+    """A letter for each piece: Command, minus sign, Number, or none of them (X)."""
+    kinds = {**dict.fromkeys("MLz", "C"), "-": "-", **dict.fromkeys(("7", "960", "-3"), "N")}
+    return "".join(kinds.get(piece, "X") for piece in pieces)
+
+
 @given(st.lists(st.sampled_from(["M", "L", "z", "-", "7", "960", "x", "", "-3"]), max_size=12))
 def test_any_pieces_are_a_path_or_an_outline_error(pieces: list[str]) -> None:
-    try:
-        path = path_from_pieces(pieces)
-    except OutlineError:
+    shape = shape_of(pieces)
+    if re.fullmatch(r"(C(-?N)*)*", shape) is None:
+        with pytest.raises(OutlineError) as caught:
+            path_from_pieces(pieces)
+        allowed = re.match(r"C(C|-?N)*-?", shape)
+        if allowed is None:
+            complaint = f"it starts with {pieces[0]!r}, not with a command"
+        else:
+            place = allowed.end()
+            complaint = f" at piece {place}" if place < len(shape) else "at the end"
+        assert complaint in str(caught.value)
         return
-    rings_of(path)
+    words = path_from_pieces(pieces).split()
+    assert [word for word in words if word.isalpha()] == [p for p in pieces if p in ("M", "L", "z")]
+    # Every second number is the last of its pair; an odd one at the end of a command is dropped.
+    assert [word.isalpha() for word in words] == [
+        letter == "C"
+        for run in re.findall(r"C(?:-?N)*", shape)
+        for letter in "C" + "N" * (run.count("N") // 2 * 2)
+    ]
+    rings_of(" ".join(words))

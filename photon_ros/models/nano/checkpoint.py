@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from photon_ros.core.errors import ModelError
 from photon_ros.models.moondream.checkpoint import TOKENIZER_FILE, Checkpoint, load_checkpoint
 from photon_ros.models.nano.tokenizer import NanoTokenizer
 
@@ -30,5 +31,11 @@ def load_nano(
     """
     tokenizer = NanoTokenizer(folder / TOKENIZER_FILE)
     checkpoint = load_checkpoint(folder, device, dtype, tokenizer=tokenizer)
+    vocab_size = checkpoint.config.text.vocab_size
+    if tokenizer.num_ids > vocab_size:
+        raise ModelError(
+            f"{folder / TOKENIZER_FILE} has ids up to {tokenizer.num_ids - 1}, but the model's "
+            f"vocabulary has {vocab_size}"
+        )
     # Resampling exactly takes longer than a decode step, and nothing was found to be lost.
     return replace(checkpoint, resize="fast")

@@ -24,6 +24,8 @@ _SYNONYMS = {
     "things": ANY_CLASS,
     "boxes": "box",
 }
+# Articles and the like beside a colour and a class; more is no name of anything.
+MAX_WORDS = 8
 
 
 class NanoTokenizer:
@@ -41,12 +43,18 @@ class NanoTokenizer:
         self._words = FileTokenizer(path)
         self._model_name = model_name
 
+    @property
+    def num_ids(self) -> int:
+        """One more than the largest id."""
+        return self._words.num_ids
+
     def encode(self, text: str) -> list[int]:
         """Return the two ids of a prompt.
 
         Raises:
             UnknownWordError: a word is not in the vocabulary; the error lists those that are.
-            PromptError: the prompt is empty, or names two colours or two classes.
+            PromptError: the prompt is empty, longer than :data:`MAX_WORDS` words, or names two
+                colours or two classes.
         """
         colour, kind = canonical(text, self._model_name)
         return self._words.encode(f"{colour} {kind}")
@@ -59,12 +67,18 @@ class NanoTokenizer:
 
 def canonical(text: str, model_name: str = "nano") -> tuple[str, str]:
     """Return (colour or ``any``, class or ``object``) of a prompt; errors as in ``encode``."""
-    words = [word for word in text.lower().split() if word not in _FILLERS]
+    spoken = text.lower().split()
+    words = [word for word in spoken if word not in _FILLERS]
     known = [_singular(word) for word in words]
     unknown = [word for word, match in zip(words, known, strict=True) if match is None]
     if unknown:
         listed = [word for word in WORDS if word != ANY_COLOUR]
         raise UnknownWordError(dict.fromkeys(unknown), listed, model_name)
+    if len(spoken) > MAX_WORDS:
+        raise PromptError(
+            f"the prompt has {len(spoken)} words: {model_name} takes a colour and a class, such as "
+            f"'red cone', in at most {MAX_WORDS} words"
+        )
     if not words:
         raise PromptError(f"the prompt is empty: {model_name} wants a class such as 'person'")
     colours = {word for word in known if word in COLOURS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,17 @@ def test_the_config_says_what_the_model_is(folder: Path) -> None:
     document = json.loads((folder / "config.json").read_text())
     assert document["name"] == "nano"
     assert set(document) == {"name", "text", "vision", "region", "tokenizer"}
+
+
+def test_a_tokenizer_with_ids_beyond_the_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "weights"
+    shutil.copytree(folder, broken)
+    file = broken / "tokenizer.json"
+    words = json.loads(file.read_text())
+    words["model"]["vocab"]["zebra"] = CONFIG.text.vocab_size
+    file.write_text(json.dumps(words))
+    size = CONFIG.text.vocab_size
+    with pytest.raises(
+        ModelError, match=f"has ids up to {size}, but the model's vocabulary has {size}"
+    ):
+        load_nano(folder=broken)

@@ -88,6 +88,20 @@ def test_two_of_a_kind_are_refused(tokenizer: NanoTokenizer, prompt: str, messag
         tokenizer.encode(prompt)
 
 
+@pytest.mark.parametrize("prompt", ["person " * 2000, "red cone " * 5, "the " * 8 + "person"])
+def test_a_prompt_of_many_words_is_refused_with_their_number(
+    tokenizer: NanoTokenizer, prompt: str
+) -> None:
+    num_words = len(prompt.split())
+    message = f"the prompt has {num_words} words: nano takes a colour and a class, .* at most 8"
+    with pytest.raises(PromptError, match=message):
+        tokenizer.encode(prompt)
+
+
+def test_as_many_words_as_are_allowed_are_taken(tokenizer: NanoTokenizer) -> None:
+    assert tokenizer.encode("the " * 6 + "red cone") == tokenizer.encode("red cone")
+
+
 @given(
     colour=st.sampled_from(["", *vocabulary.COLOURS]),
     kind=st.sampled_from([*vocabulary.CLASSES, "object"]),
