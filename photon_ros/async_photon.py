@@ -52,13 +52,15 @@ class AsyncPhoton:
         self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]
     ) -> Objects:
         """See :meth:`Photon.point`."""
-        return await self._ask(spatial_question("point", image, prompt, **options))
+        frame = await _read(image)
+        return await self._ask(spatial_question("point", frame, prompt, **options))
 
     async def detect(
         self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]
     ) -> Objects:
         """See :meth:`Photon.detect`."""
-        return await self._ask(spatial_question("detect", image, prompt, **options))
+        frame = await _read(image)
+        return await self._ask(spatial_question("detect", frame, prompt, **options))
 
     async def segment(
         self,
@@ -69,8 +71,9 @@ class AsyncPhoton:
         **options: Unpack[TextOptions],
     ) -> dict[str, Any]:
         """See :meth:`Photon.segment`."""
+        frame = await _read(image)
         return await self._ask(
-            text_question("segment", image, prompt, spatial_refs=spatial_refs, **options)
+            text_question("segment", frame, prompt, spatial_refs=spatial_refs, **options)
         )
 
     async def query(
@@ -84,8 +87,9 @@ class AsyncPhoton:
         **options: Unpack[TextOptions],
     ) -> dict[str, Any]:
         """See :meth:`Photon.query`; a streamed answer is read in an ``async for``."""
+        frame = None if image is None else await _read(image)
         asked = text_question(
-            "query", image, question, reasoning=reasoning, spatial_refs=spatial_refs, **options
+            "query", frame, question, reasoning=reasoning, spatial_refs=spatial_refs, **options
         )
         if not stream:
             return await self._ask(asked)
@@ -103,12 +107,12 @@ class AsyncPhoton:
         **options: Unpack[TextOptions],
     ) -> dict[str, Any]:
         """See :meth:`Photon.caption`; a streamed text is read in an ``async for``."""
-        asked = text_question("caption", image, length, **options)
+        asked = text_question("caption", await _read(image), length, **options)
         return {"caption": self.stream(asked.request)} if stream else await self._ask(asked)
 
     async def encode_image(self, image: Picture, *, max_crops: int | None = None) -> Frame:
         """See :meth:`Photon.encode_image`."""
-        frame = frame_of(image)
+        frame = await _read(image)
         await asyncio.wrap_future(self._photon.submit_encoding(frame, max_crops=max_crops))
         return frame
 
@@ -129,3 +133,8 @@ class AsyncPhoton:
 
     async def _ask(self, question: Question[Answer]) -> Answer:
         return question.shape(await self.submit(question.request))
+
+
+async def _read(picture: Picture) -> Frame:
+    """Return the picture's Frame; decoding a file takes longer than a loop should wait."""
+    return picture if isinstance(picture, Frame) else await asyncio.to_thread(frame_of, picture)

@@ -1,7 +1,7 @@
 """Photon: the composition root. A model, the engine and the skills behind one object.
 
     with Photon("nano") as photon:
-        photon.detect(image, "person")["objects"]
+        photon.detect("image.jpg", "person")["objects"]
         photon.submit(Request("point", "red ball", frame)).result().detections
 
 Images are cut into crops by a small thread pool, so that neither the caller nor the engine's
@@ -178,7 +178,8 @@ class Photon:
         """Return ``{"points": [{x, y, score}]}``, normalised.
 
         Args:
-            image: (height, width, 3) uint8 RGB, a PIL image, or what :meth:`encode_image` gave.
+            image: (height, width, 3) uint8 RGB, a PIL image, the path of a picture file, or what
+                :meth:`encode_image` gave.
             prompt: what to look for.
             options: see :class:`photon_ros.questions.SpatialOptions`.
         """

@@ -4,6 +4,7 @@ Each entry point raises ImageError with the reason:
 
     decode_compressed(data, *, image_format="", depth_policy="reject", max_pixels=MAX_PIXELS)
                -> (height, width, 3) uint8 RGB
+    load_image(path) -> (height, width, 3) uint8 RGB, of a file and the right way up
     open_image(source, name, max_pixels=MAX_PIXELS) -> a decoded Pillow image
     rgb_from_pillow(image) -> (height, width, 3) uint8 RGB
 
@@ -13,13 +14,15 @@ Nothing in a picture is trusted: its size is checked before anything of that siz
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from photon_ros.core.errors import ImageError
 from photon_ros.pixels import (
@@ -74,6 +77,24 @@ def decode_compressed(
                 )
             return normalized_depth(np.asarray(image, dtype=np.uint16))
         return rgb_from_pillow(image)
+
+
+def load_image(path: str | os.PathLike[str]) -> Pixels:
+    """Return the picture in a file as (height, width, 3) uint8 RGB, the first one of an animation.
+
+    A camera's orientation tag is applied, as every viewer does. Raises ImageError with the
+    reason: absent, empty, unknown format, damaged, too large.
+    """
+    file, name = Path(path), f"image {os.fspath(path)}"
+    try:
+        if not file.is_file():
+            raise ImageError(f"{name} {'is not a file' if file.exists() else 'does not exist'}")
+        if file.stat().st_size == 0:
+            raise ImageError(f"{name} is empty (0 bytes)")
+    except OSError as error:
+        raise ImageError(f"{name} cannot be read: {error.strerror}") from error
+    with open_image(str(file), name) as image, reading(name):
+        return rgb_from_pillow(ImageOps.exif_transpose(image))
 
 
 def open_image(source: io.BytesIO | str, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,29 +11,33 @@ from PIL import Image, ImageOps
 
 from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
-from photon_ros.picture_files import rgb_from_pillow
+from photon_ros.picture_files import load_image, rgb_from_pillow
 from photon_ros.pixels import check_size
 
-Picture = NDArray[np.uint8] | Image.Image | Frame
-"""(height, width, 3) uint8 RGB, a Pillow image of any mode, or a Frame."""
+Picture = Union[NDArray[np.uint8], Image.Image, Frame, str, "os.PathLike[str]"]
+"""(height, width, 3) uint8 RGB, a Pillow image of any mode, a Frame, or a picture file's path."""
 
 
 def frame_of(picture: Picture) -> Frame:
     """Return a Frame of the picture; a Frame is returned as it is, and keeps what was encoded.
 
-    A Pillow image is turned the right way up by its orientation tag; of an animation the
-    current picture is taken.
+    A Pillow image and a file are turned the right way up by their orientation tag; of an
+    animation the current picture is taken, of a file's the first.
 
     Raises:
-        ImageError: it is of the wrong type, has no pixels, too many, or cannot be decoded.
+        ImageError: it is of the wrong type, has no pixels, too many, or cannot be decoded; or
+            there is no such file.
     """
     if isinstance(picture, Frame):
         return picture
     if isinstance(picture, Image.Image):
         return Frame(_pixels_of(picture))
+    if isinstance(picture, (str, os.PathLike)):
+        return Frame(load_image(picture))
     if not isinstance(picture, np.ndarray):
         raise ImageError(
-            f"image must be a numpy array, a PIL image or a Frame, got {type(picture).__name__}"
+            "image must be a numpy array, a PIL image, a Frame or the path of a picture file, "
+            f"got {type(picture).__name__}"
         )
     _check_array(picture)
     return Frame(picture)

@@ -126,9 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    from photon_ros.cli.images import load_image
     from photon_ros.core.frame import Frame
     from photon_ros.core.request import Request
+    from photon_ros.picture_files import load_image
 
     frame = None
     if arguments.image != NO_IMAGE:

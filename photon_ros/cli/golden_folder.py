@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from photon_ros.cli.images import load_image
 from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
+from photon_ros.picture_files import load_image
 
 _SPATIAL: Final = ("point", "detect")
 # Where a case keeps what was asked.

@@ -13,10 +13,10 @@ from painted import paint
 from PIL import Image
 
 from photon_ros.cli.ask import answer, summary
-from photon_ros.cli.images import load_image
 from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
 from photon_ros.core.result import Detection, DetectionKind, EndReason, Result, Timings
+from photon_ros.picture_files import load_image
 
 from .conftest import Cli
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from photon_ros.async_photon import AsyncPhoton
 from photon_ros.core.errors import ImageError
 from photon_ros.core.frame import Frame
 from photon_ros.photon import Photon
@@ -146,7 +148,13 @@ def test_100_megapixels_are_refused_before_they_are_decoded() -> None:
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (np.zeros((4, 4, 3), np.uint16), "must be uint8"),
         (np.zeros((4, 4, 3), object), "must be uint8"),
-        ("picture.png", "numpy array, a PIL image or a Frame, got str"),
+        (5, "numpy array, a PIL image, a Frame or the path of a picture file, got int"),
+        ("nowhere.png", r"image nowhere\.png does not exist"),
+        (Path("nowhere.png"), r"image nowhere\.png does not exist"),
+        (Path(__file__).parent, "is not a file"),
+        (__file__, r"test_pictures\.py is not an image of a known format"),
+        ("x" * 5000, "cannot be read: File name too long"),
+        ("", "image  does not exist|image  is not a file"),
         (b"", "got bytes"),
         (None, "got NoneType"),
     ],
@@ -171,6 +179,15 @@ def test_a_closed_file_is_refused(tmp_path: Path) -> None:
     image.close()
     with pytest.raises(ImageError, match="cannot be decoded"):
         frame_of(image)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("name", ["a.png", "kamera links: äöü 測.png"])
+def test_a_file_is_read_and_turned_the_right_way_up(kind: type, name: str, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    scene().transpose(Image.Transpose.ROTATE_90).save(tmp_path / name, exif=exif)
+    assert np.array_equal(frame_of(kind(tmp_path / name)).image, RGB)
 
 
 # --- through the model --------------------------------------------------------------------------
@@ -205,3 +222,21 @@ def test_the_orientation_tag_counts_for_what_is_found(photon: Photon) -> None:
     stored = scene().transpose(Image.Transpose.ROTATE_90)
     tagged = through(stored, "PNG", exif=exif)
     assert photon.detect(tagged, "cup") == photon.detect(scene(), "cup")
+
+
+def test_a_path_is_answered_as_its_picture_is_by_every_skill(
+    photon: Photon, tmp_path: Path
+) -> None:
+    path = tmp_path / "scene.png"
+    scene().save(path)
+    for ask in (
+        lambda of, picture: of.point(picture, "cup", max_objects=2),
+        lambda of, picture: of.detect(picture, "cup", max_objects=2),
+        lambda of, picture: of.segment(picture, "cup", max_tokens=5),
+        lambda of, picture: of.query(picture, "cup?", max_tokens=3),
+        lambda of, picture: of.caption(picture, "short", max_tokens=3),
+    ):
+        wanted = ask(photon, scene())
+        assert ask(photon, path) == wanted
+        assert asyncio.run(ask(AsyncPhoton(photon), str(path))) == wanted
+    assert np.array_equal(photon.encode_image(path).image, RGB)
