@@ -16,9 +16,11 @@ from photon_ros.engine.interfaces import Constraint, SampledToken
 from photon_ros.engine.metrics import EngineStats
 from photon_ros.engine.scheduler import Scheduler
 from photon_ros.engine.sequence import Outcome, Sequence, SequenceStatus
-from photon_ros.engine.submission import check_ids
+from photon_ros.engine.submission import check_constraint, check_ids
 
 logger = logging.getLogger(__name__)
+
+MAX_CHECKED = 256
 
 
 class Lifecycle:
@@ -28,6 +30,8 @@ class Lifecycle:
         self._scheduler = scheduler
         self._stats = stats
         self._vocab_size = vocab_size
+        # By id, and kept so that it stays theirs: grammars use the same few at every token.
+        self._checked: dict[int, Constraint] = {}
 
     def constraint_ahead(self, sequence: Sequence, num_ahead: int) -> Constraint | None:
         """Ask a grammar; None when it is not known yet, or when nobody will read the row."""
@@ -37,6 +41,8 @@ class Lifecycle:
             constraint = sequence.state.constraint_ahead(num_ahead)
             if constraint is None and num_ahead == 0:
                 raise ValueError("constraint_ahead(0) is None; what may come next is known by then")
+            if constraint is not None and id(constraint) not in self._checked:
+                self._check(constraint)
         except Exception as error:
             self._fail(sequence, error)
             return None
@@ -103,6 +109,12 @@ class Lifecycle:
                 f"deadline passed {late_ms:.0f} ms ago while {while_what}", has_started=has_started
             )
             self.finalize(sequence, Outcome(error=error))
+
+    def _check(self, constraint: Constraint) -> None:
+        check_constraint(constraint, self._vocab_size)
+        if len(self._checked) == MAX_CHECKED:
+            self._checked.clear()
+        self._checked[id(constraint)] = constraint
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         self.finalize(sequence, Outcome(error=fault("its grammar failed", error)))

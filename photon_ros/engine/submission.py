@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from photon_ros.core.errors import CapacityError, InputError
 from photon_ros.core.request import check_deadline, check_sampling
 from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES
-from photon_ros.engine.interfaces import ModelSpec
+from photon_ros.engine.interfaces import Constraint, ModelSpec
 from photon_ros.engine.lora import LoraBank
 from photon_ros.engine.sequence import Sequence
 
@@ -44,10 +44,22 @@ def check_ids(prompt_ids: Seq[int], vocab_size: int) -> None:
     """Raise InputError for a prompt, or the start of a phase, that cannot be embedded."""
     if not prompt_ids:
         raise InputError("the prompt has no tokens; at least 1 is needed")
-    outside = [token_id for token_id in prompt_ids if not 0 <= token_id < vocab_size]
+    _check_vocabulary("the prompt", prompt_ids, vocab_size)
+
+
+def check_constraint(constraint: Constraint, vocab_size: int) -> None:
+    """Raise InputError for a constraint that no token of the vocabulary can satisfy as it is."""
+    _check_vocabulary("a constraint", constraint.named_ids, vocab_size)
+    allowed = constraint.allowed
+    if allowed == () or (allowed is None and len(set(constraint.forbidden)) == vocab_size):
+        raise InputError("a constraint allows no token; at least 1 must be left")
+
+
+def _check_vocabulary(what: str, ids: Seq[int], vocab_size: int) -> None:
+    outside = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
     if outside:
         raise InputError(
-            f"the prompt holds token id {outside[0]}; the vocabulary is 0 to {vocab_size - 1}"
+            f"{what} holds token id {outside[0]}; the vocabulary is 0 to {vocab_size - 1}"
         )
 
 

@@ -6,14 +6,18 @@ from dataclasses import fields
 
 import pytest
 import torch
-from grammars import TextGrammar
+from grammars import CycleGrammar, TextGrammar
+from harness import SMALL, key_of
+from hash_model import HashModel, crops_of, expected_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photon_ros.engine.attention import CapturedRowsAttend, RowsAttend
+from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import CpuDevice
+from photon_ros.engine.engine import Engine
 from photon_ros.engine.graphs import Graphs
-from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.sequence import PrefixSource, Sequence
 from photon_ros.engine.shared_places import Place
 from photon_ros.engine.step_inputs import ForwardInputs, StepRows, bucket
 
@@ -128,16 +132,22 @@ def test_buckets_are_powers_of_two_that_end_at_the_limit(
 
 
 class CountingDevice(CpuDevice):
-    """Counts captures; a replay runs the captured operation."""
+    """Counts captures; a replay runs the captured operation.
+
+    As a GPU does, it captures only what fits its memory, and queues nothing when it fails.
+    """
 
     can_capture = True
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1_000_000) -> None:
         super().__init__()
         self.num_captures = 0
+        self.room = room
 
     def capture(self, op):
         self.num_captures += 1
+        if self.room < self.num_captures:
+            raise torch.cuda.OutOfMemoryError("planted: no room for a graph")
         return op
 
 
@@ -150,3 +160,50 @@ def test_a_key_is_run_then_captured_then_replayed() -> None:
     assert ran == ["a0", "a1", "a1", "a1"]  # replays do again what the captured call did
     graphs.run("b", lambda: ran.append("b"))
     assert (device.num_captures, graphs.num_replays) == (1, 3)
+
+
+def test_after_a_failed_capture_all_that_is_not_captured_runs_eagerly_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    device = CountingDevice(room=1)
+    graphs = Graphs(device)
+    ran: list[str] = []
+    for turn in range(5):
+        for key in "abc":
+            graphs.run(key, lambda key=key, turn=turn: ran.append(f"{key}{turn}"))
+    assert ran[::3] == ["a0", "a1", "a1", "a1", "a1"]
+    assert ran[1::3] == ["b0", "b1", "b2", "b3", "b4"], "each turn runs what it was given"
+    assert ran[2::3] == ["c0", "c1", "c2", "c3", "c4"]
+    assert (device.num_captures, graphs.num_replays) == (2, 4)
+    (warning,) = caplog.records
+    assert "could not be captured; from now on new ones run eagerly" in warning.message
+    assert "planted" in caplog.text
+
+
+def test_an_operation_that_fails_while_it_is_captured_fails_its_own_run() -> None:
+    graphs = Graphs(CountingDevice(room=0))
+    graphs.run("a", lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        graphs.run("a", lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_an_engine_whose_steps_cannot_be_captured_gives_the_same_tokens(room: int) -> None:
+    device = CountingDevice(room)
+    engine = Engine(HashModel(), device, EngineConfig(**SMALL))
+    asked, outcomes = [], []
+    for number in range(6):
+        state, prompt, frame = CycleGrammar(True, 4), (number + 1, 3), number % 2
+        source = PrefixSource(frame, crops_of(frame))
+        on_done = lambda sequence, outcome: outcomes.append(outcome)  # noqa: E731
+        engine.submit(Sequence(prompt, state, on_done, source=source))
+        asked.append((state, prompt, frame))
+    while engine.has_work:
+        engine.tick()
+    assert [outcome.error for outcome in outcomes] == [None] * 6
+    for state, prompt, frame in asked:
+        wanted = expected_tokens(prompt, frame, CycleGrammar(True, 4))
+        assert key_of(state.tokens) == key_of(wanted)
+    assert device.num_captures == room + 1
+    assert (engine.graphs.num_replays > 0) == (room > 0)
+    assert engine.stats.num_faults == 0

@@ -9,7 +9,7 @@ import pytest
 from answers import assert_right
 from grammars import CycleGrammar, ParityGrammar, TextGrammar, TwoPhaseGrammar
 from harness import SMALL, Harness
-from hash_model import HashModel
+from hash_model import SPEC, HashModel
 
 from photon_ros.core.errors import (
     DeadlineExceeded,
@@ -262,3 +262,82 @@ def test_a_grammar_that_goes_on_with_ids_that_cannot_be_run_fails_alone(
     assert isinstance(error, EngineFault)
     assert isinstance(error.__cause__, InputError)
     assert_right(state, (3,), 1, endless())
+
+
+VOCAB = SPEC.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("constraint", "complaint"),
+    [
+        (Constraint(allowed=(VOCAB,)), f"token id {VOCAB}; the vocabulary is 0 to {VOCAB - 1}"),
+        (Constraint(allowed=(-1, 3)), "token id -1; the vocabulary"),
+        (Constraint(allowed=(5, VOCAB), spatial=True), f"token id {VOCAB};"),
+        (Constraint(forbidden=(2, VOCAB + 7, 3)), f"token id {VOCAB + 7};"),
+        (Constraint(fold_to=-2), "token id -2;"),
+        (Constraint(allowed=()), "allows no token; at least 1 must be left"),
+        (Constraint(forbidden=tuple(range(VOCAB))), "allows no token"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("at_token", [0, 3])
+@pytest.mark.parametrize("when_held", [True, False])
+@pytest.mark.parametrize(("pipelined", "hold"), MODES)
+def test_a_constraint_that_names_no_token_fails_its_own_request(
+    pipelined: bool,
+    hold: bool,
+    when_held: bool,
+    at_token: int,
+    constraint: Constraint,
+    complaint: str,
+) -> None:
+    class Outside(ParityGrammar):
+        def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+            if len(self.tokens) + num_ahead < at_token:
+                return Constraint(forbidden=(0,))
+            return None if when_held and num_ahead else constraint
+
+        def advance(self, token: object) -> bool:
+            super().advance(token)
+            return False
+
+    harness = Harness(
+        config=EngineConfig(**SMALL, pipelined=pipelined, hold_constrained=hold),
+        is_synchronous=at_token > 0,
+    )
+    before, after = endless(), CycleGrammar(True, 4)
+    harness.submit(before, prompt=(3,), frame=1)
+    state = Outside(30)
+    broken = harness.submit(state, prompt=(1, 2), frame=1)
+    harness.submit(after, prompt=(4,), frame=1)
+    while harness.engine.has_work:
+        harness.engine.tick()
+    harness.check_idle()
+    error = harness.outcomes[broken].error
+    assert isinstance(error, EngineFault)
+    assert isinstance(error.__cause__, InputError)
+    assert complaint in str(error)
+    assert len(state.tokens) in (at_token, at_token - 1)  # it is asked a step ahead
+    assert harness.engine.stats.num_faults == 0
+    assert_right(before, (3,), 1, endless())
+    assert_right(after, (4,), 1, CycleGrammar(True, 4))
+
+
+def test_every_constraint_is_checked_however_many_there_were_before() -> None:
+    """Grammars may keep theirs or make new ones; a number in memory may be used again."""
+    harness = Harness()
+
+    class Fresh(TextGrammar):
+        def constraint_ahead(self, num_ahead: int) -> Constraint | None:
+            place = len(self.tokens) + num_ahead
+            return Constraint(forbidden=(0, VOCAB if place == 50 else place % VOCAB))
+
+    for number in range(8):  # more constraints than are remembered
+        harness.submit(TextGrammar(40, forbidden=(0, number)), prompt=(number + 1,))
+    harness.run()
+    state = Fresh(53)
+    broken = harness.submit(state, prompt=(9,))
+    while harness.engine.has_work:
+        harness.engine.tick()
+    assert isinstance(harness.outcomes[broken].error, EngineFault)
+    assert len(state.tokens) == 49  # it is asked a step ahead
