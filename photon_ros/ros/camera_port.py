@@ -19,7 +19,7 @@ from photon_ros.ros.arrival import Arrival, transport_ms
 from photon_ros.ros.camera_outputs import CameraModel, CameraOutputs, Drawn
 from photon_ros.ros.compat import event_callbacks
 from photon_ros.ros.conversions import array_from_answer, message_type, stats_message
-from photon_ros.ros.intake import Intake
+from photon_ros.ros.intake import Intake, cdr_stamp_ns
 from photon_ros.ros.latency import LatencyWindow
 from photon_ros.ros.mailbox import Mailbox
 from photon_ros.ros.params import NodeConfig
@@ -49,6 +49,7 @@ class CameraPort:
         self._subscription: Any = None
         self._info_subscription: Any = None
         self._qos = QoSProfile(depth=1)
+        self.image_transport = "raw"
         self._info: CameraInfo | bytes | None = None
         self._is_rectified = False
         self.mailbox: Mailbox[Arrival] = Mailbox()
@@ -87,6 +88,7 @@ class CameraPort:
         """
         if self._subscription is not None:
             return
+        self.image_transport = config.image_transport
         self._qos = QoSProfile(
             history=HistoryPolicy.KEEP_LAST,
             depth=config.qos_depth,
@@ -136,7 +138,22 @@ class CameraPort:
         """Return who publishes the input now."""
         if not self.topic:
             return PublisherReading()
-        return read_publishers(self._node, self.topic, self._qos)
+        kind = message_type(self.image_transport)
+        return read_publishers(self._node, self.topic, kind, self._qos)
+
+    def other_topic(self) -> str:
+        """Return where the camera's images of the other transport are, if somebody is there."""
+        is_raw = self.image_transport == "raw"
+        beside = self.topic + "/compressed" if is_raw else self.topic.removesuffix("/compressed")
+        return beside if self._node.count_publishers(beside) else ""
+
+    def ahead_s(self) -> float:
+        """Return how far in the future the newest frame was stamped; 0 when it was not."""
+        latest = self.latest
+        stamp_ns = None if latest is None else cdr_stamp_ns(latest.serialised)
+        if latest is None or stamp_ns is None or latest.receive_stamp_ns == 0:
+            return 0.0
+        return max(0.0, (stamp_ns - latest.receive_stamp_ns) / 1e9)
 
     def unsubscribe(self) -> None:
         """Close the input."""

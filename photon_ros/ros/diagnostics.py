@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
-from rclpy.utilities import get_rmw_implementation_identifier
 
 from photon_ros.ros.camera_port import CameraPort
-from photon_ros.ros.compat import PROFILE_VARIABLE
 from photon_ros.ros.engine_gauge import EngineReading
+from photon_ros.ros.input_problems import Problem, input_problems
 from photon_ros.ros.intake import IntakeSummary
 from photon_ros.ros.latency import LatencySummary
 from photon_ros.ros.mailbox import FrameCounts
 from photon_ros.ros.params import NodeConfig
 from photon_ros.ros.publishers import PublisherReading
 
-# Seconds without an image after which a camera counts as silent.
-SILENT_S = 5.0
-# Share of the camera's frames below which the middleware loses them by the dozen.
-MIN_DELIVERED = 0.5
 NUM_BAD_REASONS = 5
 # For so long after it a bad frame, or an end of the GPU's memory, is worth a warning.
 RECENT_S = 60.0
 
-Problem = tuple[bytes, str]
 _WARN, _ERROR = DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
@@ -40,6 +33,7 @@ class NodeReading:
         state: "unconfigured", "inactive", "active", or "disabled" (active with its input closed).
         model, device, actual_device: what was asked for, and what it runs on.
         num_clock_jumps: backward jumps of ROS time.
+        has_time: False while simulated time is waited for.
         last_error: the latest reason why a frame, a drawing or a publication failed, or a model
             did not load; "" for none.
     """
@@ -49,6 +43,7 @@ class NodeReading:
     device: str
     actual_device: str
     num_clock_jumps: int
+    has_time: bool
     last_error: str
 
 
@@ -61,6 +56,14 @@ def engine_status(node: NodeReading, engine: EngineReading | None) -> Diagnostic
         )
     if node.state == "unconfigured" and node.last_error:
         problems.append((_ERROR, node.last_error))
+    if not node.has_time:
+        problems.append(
+            (
+                _WARN,
+                "use_sim_time is true, and no time has come on /clock: start the simulation, or "
+                "ros2 bag play with --clock",
+            )
+        )
     values: dict[str, Any] = {
         "state": node.state,
         "model": node.model,
@@ -94,7 +97,7 @@ def camera_status(port: CameraPort, config: NodeConfig, *, is_active: bool) -> D
     publishers = port.publishers()
     problems: list[Problem] = []
     if is_active:
-        problems += _input_problems(port, intake, publishers)
+        problems += input_problems(port, intake, publishers)
         problems += _output_problems(counts, output, config)
     if now_s - port.bad_s < RECENT_S:
         problems.append((_WARN, f"{counts.bad} bad frames"))
@@ -140,41 +143,6 @@ def _output_values(counts: FrameCounts, output: LatencySummary) -> dict[str, Any
     }
 
 
-def _input_problems(
-    port: CameraPort, intake: IntakeSummary, publishers: PublisherReading
-) -> list[Problem]:
-    problems: list[Problem] = []
-    advice = loss_advice(get_rmw_implementation_identifier())
-    if publishers.is_unheard:
-        problems.append((_ERROR, "a publisher's QoS does not match qos.reliability"))
-    if intake.silent_s > SILENT_S:
-        problems.append((_WARN, f"no image for {SILENT_S:g} s on {port.topic}"))
-        if publishers.num_seen == 0:
-            problems.append((_WARN, "nobody publishes it"))
-        elif not publishers.is_unheard:
-            problems.append((_WARN, f"{publishers.num_seen} publisher(s) of it; {advice}"))
-    elif intake.delivered < MIN_DELIVERED:
-        problems.append(
-            (
-                _WARN,
-                f"{intake.hz:.1f} of the camera's {intake.stamp_hz:.1f} frames per second arrive; "
-                f"{advice}",
-            )
-        )
-    return problems
-
-
-def loss_advice(middleware: str) -> str:
-    """Return what to do where a middleware loses images without a word."""
-    if "fastrtps" not in middleware:
-        return f"{middleware} loses images that its buffers are too small for"
-    profile = os.environ.get(PROFILE_VARIABLE, "config/fastdds.xml of photon_ros")
-    return (
-        "images above 512 KB are lost unless the camera driver is started with "
-        f"{PROFILE_VARIABLE}={profile}"
-    )
-
-
 def _output_problems(
     counts: FrameCounts, output: LatencySummary, config: NodeConfig
 ) -> list[Problem]:
@@ -196,7 +164,7 @@ def _status(
 ) -> DiagnosticStatus:
     return DiagnosticStatus(
         level=max((level for level, _ in problems), default=DiagnosticStatus.OK),
-        name=f"photon: {name}",
+        name=name,
         message="; ".join(text for _, text in problems) or summary,
         hardware_id=name,
         values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],

@@ -46,6 +46,7 @@ class IntakeSummary:
         delivered: share of the camera's frames that arrived, at most 1; NaN when unknown.
         zero_stamps, backward_stamps: frames stamped 0, and those stamped before the one before,
             by however little.
+        recent_jumps: backward jumps of more than :data:`MAX_BACKWARD_S` within the window.
         silent_s: seconds since the last frame; infinite before the first.
     """
 
@@ -54,6 +55,7 @@ class IntakeSummary:
     delivered: float
     zero_stamps: int
     backward_stamps: int
+    recent_jumps: int
     silent_s: float
 
 
@@ -68,6 +70,7 @@ class Intake:
         self._started_s = now_s
         self._arrivals_s: deque[float] = deque()
         self._stamps_ns: deque[int] = deque()
+        self._jumps_s: deque[float] = deque()
         self._last_s: float | None = None
         self._last_stamp_ns: int | None = None
         self._zero_stamps = 0
@@ -100,6 +103,7 @@ class Intake:
             self._backward_stamps += 1
             if previous_ns - stamp_ns <= MAX_BACKWARD_S * 1e9:
                 return False
+            self._jumps_s.append(now_s)
             # What came before the jump says nothing about the rate after it.
             self._stamps_ns = deque([0] * (len(self._stamps_ns) - 1) + [stamp_ns])
             return True
@@ -108,6 +112,8 @@ class Intake:
         while self._arrivals_s and self._arrivals_s[0] < now_s - WINDOW_S:
             self._arrivals_s.popleft()
             self._stamps_ns.popleft()
+        while self._jumps_s and self._jumps_s[0] < now_s - WINDOW_S:
+            self._jumps_s.popleft()
 
     def summary(self, *, now_s: float) -> IntakeSummary:
         """Return rates over the window that ends now, and the counts."""
@@ -121,6 +127,7 @@ class Intake:
                 delivered=delivered,
                 zero_stamps=self._zero_stamps,
                 backward_stamps=self._backward_stamps,
+                recent_jumps=len(self._jumps_s),
                 silent_s=float("inf") if self._last_s is None else now_s - self._last_s,
             )
 

@@ -111,9 +111,12 @@ class PerceptionNode(LifecycleNode):
 
     # Transitions
 
+    @_told
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Load the model; FAILURE with the reason in the log when it cannot be."""
+        del state
         began_s = time.monotonic()
+        self._last_error = ""
         device = usable_device(self.config.device)
         if device != self.config.device:
             self.get_logger().warning(
@@ -127,7 +130,7 @@ class PerceptionNode(LifecycleNode):
                 self._ports[name] = CameraPort(self, name)
         except Exception as error:  # of a GPU's driver, a file system, a topic's name
             self._tell_failure("configure", error)
-            self.on_cleanup(state)
+            self._free()
             return TransitionCallbackReturn.FAILURE
         self.get_logger().info(
             f"{self._engine.photon.model_name} is loaded and warm on {device} "
@@ -157,12 +160,10 @@ class PerceptionNode(LifecycleNode):
 
     @_told
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Free the model and the topics."""
+        """Free the model and the topics; what failed with them is over, too."""
         del state
-        self._close_engine()
-        for port in self._ports.values():
-            port.destroy()
-        self._ports = {}
+        self._free()
+        self._last_error = ""
         return SUCCESS
 
     @_told
@@ -176,7 +177,8 @@ class PerceptionNode(LifecycleNode):
         """Free everything after an unexpected error; the node can be configured again."""
         if self._path is not None:
             self.on_deactivate(state)
-        return self.on_cleanup(state)
+        self._free()
+        return SUCCESS
 
     def _end(self) -> None:
         if not self._is_shut_down:
@@ -189,10 +191,13 @@ class PerceptionNode(LifecycleNode):
         self._last_error = f"cannot {what}: {reason}"
         self.get_logger().error(self._last_error)
 
-    def _close_engine(self) -> None:
+    def _free(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close(CLOSE_S)
+        for port in self._ports.values():
+            port.destroy()
+        self._ports = {}
 
     # Services
 
@@ -255,6 +260,7 @@ class PerceptionNode(LifecycleNode):
             device=self.config.device,
             actual_device="" if engine is None else engine.device,
             num_clock_jumps=self._clock_watch.num_jumps,
+            has_time=self.get_clock().now().nanoseconds != 0,
             last_error=self._last_error,
         )
         return [

@@ -29,6 +29,8 @@ class Reports:
     ) -> None:
         self._node = node
         self._statuses = statuses
+        # Nodes of several robots, or several of one, meet on /diagnostics.
+        self._name = node.get_fully_qualified_name().lstrip("/")
         self._clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         node.create_timer(STATS_PERIOD_S, publish_stats, clock=self._clock)
@@ -53,5 +55,7 @@ class Reports:
                 f"the diagnostics cannot be gathered: {error!r}", throttle_duration_sec=10.0
             )
             return
+        for status in array.status:
+            status.name = f"{self._name}: {status.name}"
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)

@@ -122,6 +122,11 @@ class World:
             10,
         )
 
+    def statuses_of(self, name: str) -> list[DiagnosticStatus]:
+        """What came of one status: "engine", or a camera."""
+        full_name = f"{self.node.get_fully_qualified_name()[1:]}: {name}"
+        return [status for status in list(self.statuses) if status.name == full_name]
+
     def publisher(self, topic: str = "image", kind: Any = Image, qos: QoSProfile = RELIABLE) -> Any:
         """A publisher that the node's subscription has matched."""
         publisher = self.client.create_publisher(kind, topic, qos)

@@ -21,9 +21,10 @@ from photon_ros.core.errors import ModelError
 from photon_ros.engine.metrics import StepRecord
 from photon_ros.ros import camera_outputs, camera_port, diagnostics, engine_gauge, feeder, load
 from photon_ros.ros.camera_port import CameraPort
-from photon_ros.ros.diagnostics import RECENT_S, NodeReading, engine_status, loss_advice
+from photon_ros.ros.diagnostics import RECENT_S, NodeReading, engine_status
 from photon_ros.ros.engine_gauge import EngineGauge, EngineReading
 from photon_ros.ros.frame_path import FramePath
+from photon_ros.ros.input_problems import loss_advice
 from photon_ros.ros.shedder import Shedder
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
@@ -51,7 +52,7 @@ def status_where(
     """Return the first status of that name, from now on, of which the condition holds."""
     it.statuses.clear()
     found = wait_until(
-        lambda: [s for s in list(it.statuses) if s.name == f"photon: {name}" and condition(s)],
+        lambda: [s for s in it.statuses_of(name) if condition(s)],
         timeout_s,
         f"such a status of {name}",
     )
@@ -195,6 +196,27 @@ def test_a_failed_load_is_an_error_in_diagnostics() -> None:
         assert values(status)["state"] == "unconfigured"
 
 
+def test_an_error_of_the_past_is_no_error_of_a_node_that_was_cleaned_up() -> None:
+    with world(prompts__detect="[boom]", diagnostics__period=0.1) as it:
+        it.ask(it.publisher(), plain_image(1))
+        status_where(it, "engine", lambda s: values(s)["last_error"])
+        for name in ("DEACTIVATE", "CLEANUP"):
+            assert it.change_state(name)
+        status = status_where(it, "engine", lambda s: values(s)["state"] == "unconfigured")
+        assert (status.level, values(status)["last_error"]) == (DiagnosticStatus.OK, "")
+
+
+def test_a_load_that_succeeds_ends_the_error_of_the_one_before() -> None:
+    with world(start=False, listen=False, diagnostics__period=0.1) as it:
+        it.load_error = ModelError("no weights here")
+        assert not it.change_state("CONFIGURE")
+        it.load_error = None
+        assert it.change_state("CONFIGURE")
+        it.listen_diagnostics()
+        status = status_where(it, "engine", lambda s: values(s)["state"] == "inactive")
+        assert (status.level, values(status)["last_error"]) == (DiagnosticStatus.OK, "")
+
+
 @pytest.mark.parametrize("cameras", [("front",), ("front", "x" * 250)], ids=["load", "topic"])
 def test_a_configuration_that_fails_for_whatever_reason_is_told_and_leaves_nothing(
     cameras: tuple[str, ...], capfd: pytest.CaptureFixture[str]
@@ -311,7 +333,7 @@ def test_a_gpu_that_cannot_be_read_does_not_end_the_node(monkeypatch: pytest.Mon
 
 
 def test_memory_and_recoveries_of_a_gpu_are_told() -> None:
-    node = NodeReading("active", "m", "cuda", "cuda", 0, "")
+    node = NodeReading("active", "m", "cuda", "cuda", 0, True, "")
     from photon_ros.engine.metrics import EngineLoad
 
     reading = EngineReading(EngineLoad(1, 2, 3, 4), (1000.0, 8000.0), 55.5, 0.25, 2, 3.0)

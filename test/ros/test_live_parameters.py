@@ -68,11 +68,7 @@ class Bench:
     def status(self, words: str) -> DiagnosticStatus:
         self.it.statuses.clear()
         return wait_until(
-            lambda: [
-                item
-                for item in list(self.it.statuses)
-                if item.name == "photon: camera" and words in item.message
-            ],
+            lambda: [item for item in self.it.statuses_of("camera") if words in item.message],
             what=f"a status with {words!r}",
         )[0]
 

@@ -63,7 +63,7 @@ def test_reset_begins_the_account_anew_and_running_numbers_go_on() -> None:
         counts = it.node.counts("")
         assert (counts.received, counts.completed, counts.bad) == (0, 0, 0)
         it.statuses.clear()
-        status = wait_until(lambda: [s for s in it.statuses if s.name == "photon: camera"])[0]
+        status = wait_until(lambda: it.statuses_of("camera"))[0]
         assert not [item.key for item in status.values if item.key.startswith("bad: ")]
         assert it.ask(publisher, plain_image(9)).frame_seq == 4
         assert it.node.counts("").balanced

@@ -47,7 +47,7 @@ def simulated(**parameters: object) -> Iterator[tuple[World, SimulatedClock]]:
 
 def camera_value(it: World, key: str) -> str:
     it.statuses.clear()
-    status = wait_until(lambda: [s for s in list(it.statuses) if s.name == "photon: camera"])[0]
+    status = wait_until(lambda: it.statuses_of("camera"))[0]
     return next(item.value for item in status.values if item.key == key)
 
 

@@ -75,7 +75,7 @@ def share_delivered(status: DiagnosticStatus) -> float:
 
 
 def camera_statuses(it: World) -> list[DiagnosticStatus]:
-    return [status for status in list(it.statuses) if status.name == "photon: camera"]
+    return it.statuses_of("camera")
 
 
 def test_a_camera_without_the_profile_loses_its_frames_and_the_node_says_what_to_do() -> None:
