@@ -34,6 +34,8 @@ from photon_ros.ros.reports import Reports
 from photon_ros.ros.ros_parameters import declare_config, set_callback
 
 CLOSE_S = 0.3
+# A model takes a minute to load, and nobody who pressed ctrl-C waits for it.
+END_S = 1.8
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 
@@ -296,7 +298,7 @@ class PerceptionNode(LifecycleNode):
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; return the exit code."""
-    with ros_process(arguments) as stop:
+    with ros_process(arguments, end_within_s=END_S) as stop:
         try:
             node = PerceptionNode()
         except InputError as error:

@@ -19,20 +19,45 @@ SPIN_WAIT_S = 0.1
 
 
 @contextmanager
-def ros_process(arguments: Sequence[str] | None) -> Iterator[threading.Event]:
+def ros_process(
+    arguments: Sequence[str] | None, *, end_within_s: float | None = None
+) -> Iterator[threading.Event]:
     """Initialise ROS; yield an event that SIGINT and SIGTERM set.
 
     rclpy's own handlers would shut the context down at once, and nothing could be published after
     that: neither the last answers nor the last account.
+
+    Args:
+        end_within_s: time after the signal when the process ends whatever it is doing, with the
+            code 128 + the signal's number; None waits for it.
     """
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     stop = threading.Event()
+    timers: list[threading.Timer] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        if end_within_s is not None and not stop.is_set():
+            timers.append(threading.Timer(end_within_s, _end_now, (number,)))
+            timers[0].daemon = True
+            timers[0].start()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
+        signal.signal(number, on_signal)
     try:
         yield stop
     finally:
         rclpy.try_shutdown()
+        for timer in timers:
+            timer.cancel()
+
+
+def _end_now(number: int) -> None:
+    print(
+        "stopped in the middle of what takes longer than that, such as loading a model",
+        file=sys.stderr,
+    )
+    exit_now(128 + number)
 
 
 def spin(node: Node, is_done: Callable[[], bool]) -> None:

@@ -20,6 +20,8 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 import rclpy
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -40,9 +42,16 @@ SOURCES = str(Path(__file__).parents[2])
 
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A child that is gone afterwards, whatever happened."""
+    """A child that runs a module of this package."""
+    with child_process("-m", f"photon_ros.ros.{module}", *arguments) as child:
+        yield child
+
+
+@contextmanager
+def child_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python that is gone afterwards, whatever happened."""
     child = subprocess.Popen(
-        [sys.executable, "-m", f"photon_ros.ros.{module}", *arguments],
+        [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -180,6 +189,50 @@ def test_node_ends_within_two_seconds_with_questions_open_and_pictures_drawn() -
         output = photon.communicate(timeout=5)[0]
         assert "Traceback" not in output, output
         del open_ones
+
+
+BUSY_NODE = """
+import time, torch
+from photon_ros.ros import node
+
+def load(config, device):
+    print("loading", flush=True)
+    matrix = torch.eye(1500)
+    while True:
+        matrix = matrix @ matrix
+        time.sleep(0.0)
+
+class BusyNode(node.PerceptionNode):
+    def __init__(self):
+        super().__init__(load)
+
+node.PerceptionNode = BusyNode
+node.main()
+"""
+
+
+@pytest.mark.parametrize("autostart", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_node_that_is_loading_a_model_ends_within_two_seconds(
+    number: signal.Signals, autostart: bool
+) -> None:
+    arguments = ["--ros-args", "-p", f"autostart:={str(autostart).lower()}"]
+    with client() as node, child_process("-c", BUSY_NODE, *arguments) as photon:
+        if not autostart:
+            changing = node.create_client(ChangeState, "/photon/change_state")
+            assert changing.wait_for_service(60.0)
+            configure = Transition(id=Transition.TRANSITION_CONFIGURE)
+            changing.call_async(ChangeState.Request(transition=configure))
+        assert photon.stdout is not None
+        while "loading" not in (line := photon.stdout.readline()):
+            assert line, "it never began to load"
+        photon.send_signal(number)
+        began_s = time.monotonic()
+        assert photon.wait(timeout=10.0) == 128 + number
+        assert time.monotonic() - began_s < 3.0, "half as much again for a busy machine"
+        output = photon.stdout.read()
+        assert "stopped in the middle" in output
+        assert "Traceback" not in output
 
 
 def test_picture_writer_saves_the_bytes_under_their_stamps(tmp_path: Path) -> None:
