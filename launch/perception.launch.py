@@ -9,7 +9,6 @@ An argument left empty keeps the value of params_file. Nothing is downloaded or 
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from typing import Any
 
@@ -23,6 +22,7 @@ from photon_ros.ros.launching import (
     NODE_ARGUMENTS,
     Arguments,
     bag_player,
+    camera_info_beside,
     declared,
     given_values,
     node_name,
@@ -31,7 +31,7 @@ from photon_ros.ros.launching import (
 ARGUMENTS: Arguments = {
     **NODE_ARGUMENTS,
     "cameras_file": ("", "YAML file with several cameras, in place of the two topics"),
-    "use_sim_time": ("false", "take the time from /clock"),
+    "use_sim_time": ("false", "take the time from /clock; a bag is then played with its time"),
     "autostart": ("true", "configure and activate at the start"),
     "overlay": ("", "true or false: draw the overlay topics while anybody subscribes them"),
     "respawn": ("false", "start the node again when it ends by itself"),
@@ -69,7 +69,8 @@ def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
     cameras = _cameras(given["cameras_file"])
     started: list[Node | ExecuteProcess] = [_photon(given, cameras)]
     if given["bag"]:
-        started.append(bag_player(given))
+        is_simulated = _flag("use_sim_time", given["use_sim_time"])
+        started.append(bag_player(given, has_clock=is_simulated))
     if _flag("rviz", given["rviz"]):
         started.append(_rviz(given, cameras))
     return started
@@ -105,9 +106,8 @@ def _remappings(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> li
             for kind, topic in topics.items()
         ]
     image_topic = given["image_topic"]
-    # As camera drivers have it: /camera/image_raw and /camera/camera_info.
-    beside = posixpath.join(posixpath.dirname(image_topic), "camera_info")
-    return [("image", image_topic), ("camera_info", given["camera_info_topic"] or beside)]
+    info_topic = given["camera_info_topic"] or camera_info_beside(image_topic)
+    return [("image", image_topic), ("camera_info", info_topic)]
 
 
 def _cameras(path: str) -> dict[str, dict[str, str]]:
@@ -126,6 +126,7 @@ def _cameras(path: str) -> dict[str, dict[str, str]]:
             raise ValueError(f"{path}: {name} needs image, may have camera_info, and nothing else")
         if not all(isinstance(topic, str) for topic in topics.values()):
             raise ValueError(f"{path}: the topics of {name} must be strings")
+        topics.setdefault("camera_info", camera_info_beside(topics["image"]))
     return cameras
 
 

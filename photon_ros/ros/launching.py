@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
 from launch import LaunchContext
@@ -45,9 +46,24 @@ def node_name(given: Mapping[str, str]) -> str:
     return f"/{namespace}/photon" if namespace else "/photon"
 
 
-def bag_player(given: Mapping[str, str], rate: str = "1.0") -> ExecuteProcess:
-    """Return what plays ``bag`` on ``image_topic``, at a multiple of its recorded pace."""
+def camera_info_beside(image_topic: str) -> str:
+    """Return where camera drivers have it: /camera/camera_info beside /camera/image_raw."""
+    return posixpath.join(posixpath.dirname(image_topic), "camera_info")
+
+
+def bag_player(
+    given: Mapping[str, str], rate: str = "1.0", *, has_clock: bool = False
+) -> ExecuteProcess:
+    """Return what plays ``bag`` on ``image_topic``, at a multiple of its recorded pace.
+
+    Args:
+        has_clock: the recorded time is published on /clock, too.
+    """
     suffix = "/compressed" if given["image_transport"] == "compressed" else ""
     topic = given["image_topic"] + suffix
-    words = ["python3", "-m", "photon_ros.ros.player", given["bag"], "--topic", topic]
-    return ExecuteProcess(cmd=[*words, "--rate", rate], output="screen")
+    # A bag has full names; a relative one is that of the node, in its namespace.
+    node_namespace = posixpath.dirname(node_name(given))
+    words = ["python3", "-m", "photon_ros.ros.player", given["bag"]]
+    words += ["--topic", posixpath.join("/", topic)]
+    words += ["--remap", posixpath.join(node_namespace, topic), "--rate", rate]
+    return ExecuteProcess(cmd=words + ["--clock"] * has_clock, output="screen")

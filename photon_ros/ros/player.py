@@ -2,11 +2,12 @@
 
     python -m photon_ros.ros.player BAG --topic TOPIC [--remap TOPIC] [--rate R]
         [--wait-for-subscribers N] [--wait-timeout S] [--qos reliable|best_effort]
-        [--report FILE.json]
+        [--clock] [--report FILE.json]
 
 The serialised bytes are published as they were recorded, so headers and stamps are the bag's;
 messages of a ROS 1 bag are converted first. It waits for the subscribers before the first
-message and until they acknowledged the last one. The report is {"topic", "message_type", "rate",
+message and until they acknowledged the last one. With --clock the recorded time is published on
+/clock while it plays, for nodes with use_sim_time. The report is {"topic", "message_type", "rate",
 "num_subscribers", "published": [{"stamp_ns", "publish_ns", "bag_time_ns"}], "late_ms_max"};
 ``publish_ns`` is the ROS time of publishing. SIGINT or SIGTERM ends it early with code 0; the
 report then holds what was published. Exit code 2: the bag or the topic cannot be played, or the
@@ -19,7 +20,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
@@ -31,11 +32,13 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosbags.highlevel import AnyReader
 from rosbags.interfaces import Connection
 from rosbags.typesys import Stores, get_typestore
+from rosgraph_msgs.msg import Clock
 
 from photon_ros.bag_files import storage_files
 from photon_ros.core.errors import BagError
-from photon_ros.ros.conversions import message_type
+from photon_ros.ros.conversions import message_type, time_message
 from photon_ros.ros.intake import cdr_stamp_ns
+from photon_ros.ros.pace import Pace
 from photon_ros.ros.process import exit_now, ros_process
 
 _TRANSPORTS = {
@@ -127,15 +130,23 @@ def _stamp_of(cdr: bytes) -> int:
     return stamp_ns
 
 
-def play(node: Node, publisher: Any, recording: Recording, report: Report, stop: Event) -> None:
+def play(
+    node: Node,
+    publisher: Any,
+    recording: Recording,
+    report: Report,
+    stop: Event,
+    publish_clock: Callable[[int], None] | None = None,
+) -> None:
     """Publish everything at the recorded pace, until ``stop``."""
-    began_s, first_ns = time.monotonic(), None
+    pace: Pace | None = None
     for item in recording.messages():
-        first_ns = item.bag_time_ns if first_ns is None else first_ns
-        due_s = began_s + (item.bag_time_ns - first_ns) / 1e9 / report.rate
-        if stop.wait(max(0.0, due_s - time.monotonic())):
+        if pace is None:
+            pace = Pace(time.monotonic(), item.bag_time_ns, report.rate, publish_clock)
+        late_s = pace.wait(item.bag_time_ns, stop)
+        if late_s is None:
             return
-        report.late_ms_max = max(report.late_ms_max, (time.monotonic() - due_s) * 1e3)
+        report.late_ms_max = max(report.late_ms_max, late_s * 1e3)
         publish_ns = node.get_clock().now().nanoseconds
         publisher.publish(item.cdr)
         report.published.append(
@@ -145,6 +156,12 @@ def play(node: Node, publisher: Any, recording: Recording, report: Report, stop:
                 "bag_time_ns": item.bag_time_ns,
             }
         )
+
+
+def _clock(node: Node) -> Callable[[int], None]:
+    """Return what publishes a time in ns on /clock."""
+    publisher = node.create_publisher(Clock, "/clock", 1)
+    return lambda time_ns: publisher.publish(Clock(clock=time_message(time_ns)))
 
 
 def _wait_for_subscribers(publisher: Any, num_wanted: int, timeout_s: float, stop: Event) -> int:
@@ -174,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wait-for-subscribers", type=int, default=1, metavar="N")
     parser.add_argument("--wait-timeout", type=_positive, default=30.0, metavar="S")
     parser.add_argument("--qos", choices=sorted(_RELIABILITIES), default="reliable")
+    parser.add_argument("--clock", action="store_true", help="publish the time on /clock")
     parser.add_argument("--report", type=Path, metavar="FILE.json")
     return parser
 
@@ -188,6 +206,7 @@ def _play_bag(options: argparse.Namespace, recording: Recording) -> int:
         )
         kind = message_type(_TRANSPORTS[recording.message_type])
         publisher = node.create_publisher(kind, report.topic, qos)
+        publish_clock = _clock(node) if options.clock else None
         num_wanted = options.wait_for_subscribers
         report.num_subscribers = _wait_for_subscribers(
             publisher, num_wanted, options.wait_timeout, stop
@@ -201,7 +220,7 @@ def _play_bag(options: argparse.Namespace, recording: Recording) -> int:
             return 2
         stop.wait(SETTLE_S)
         try:
-            play(node, publisher, recording, report, stop)
+            play(node, publisher, recording, report, stop, publish_clock)
         finally:
             publisher.wait_for_all_acked(Duration(seconds=ACK_TIMEOUT_S))
             if options.report is not None:

@@ -20,6 +20,9 @@ pytest.importorskip("launch_ros", reason="the ROS launch system is not installed
 import cv2
 import numpy as np
 import rclpy
+from launch import LaunchContext
+from launch.actions import ExecuteProcess
+from launch.utilities import perform_substitutions
 from rclpy.node import Node
 from ros_world import RELIABLE, plain_image, wait_until
 from sensor_msgs.msg import Image
@@ -152,6 +155,18 @@ def test_a_cameras_file_names_cameras_and_remaps_their_topics() -> None:
     assert list(cameras) == ["front", "rear"]
 
 
+def test_a_cameras_calibration_is_beside_its_image_unless_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cameras.yaml"
+    path.write_text("a: {image: /a/image_raw}\nb: {image: /b/image, camera_info: /c}\n")
+    cameras = launch_module()._cameras(str(path))
+    assert launch_module()._remappings({}, cameras) == [
+        ("a/image", "/a/image_raw"),
+        ("a/camera_info", "/a/camera_info"),
+        ("b/image", "/b/image"),
+        ("b/camera_info", "/c"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -220,6 +235,61 @@ def test_a_replay_writes_the_overlays_of_a_bag_and_ends_with_it(tmp_path: Path) 
     pictures = sorted(out.glob("*.jpg"))
     assert len(pictures) >= 5, output  # the first may come before the writer is matched
     assert cv2.imread(str(pictures[-1])).shape == (96, 128, 3)
+
+
+def test_a_bag_is_played_into_the_namespace_with_its_own_time(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(4).integers(0, 255, (30, 48, 64, 3), np.uint8)
+    write_bag(tmp_path / "bag", iter(pixels), Fraction(5), BagOptions(topic="/cam/image_raw"))
+    arrays: list[PhotonDetectionArray] = []
+    node = Node("launch_client")
+    node.create_subscription(
+        PhotonDetectionArray, "/robot/photon/detections", arrays.append, RELIABLE
+    )
+    child = launched(
+        "namespace:=robot",
+        "image_topic:=cam/image_raw",
+        "image_transport:=compressed",
+        f"bag:={tmp_path / 'bag'}",
+        "use_sim_time:=true",
+    )
+    try:
+
+        def has_recorded_time() -> bool:
+            rclpy.spin_once(node, timeout_sec=0.1)
+            assert child.poll() is None, child.communicate()[0]
+            return any(0.0 <= array.latency.transport_ms < 5000.0 for array in arrays)
+
+        wait_until(has_recorded_time, 90.0, "an answer that was received at its recorded time")
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=30.0)
+        node.destroy_node()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "topic", "recorded", "published"),
+    [
+        ("", "image", "/image", "/image"),
+        ("", "/cam/image_raw", "/cam/image_raw", "/cam/image_raw"),
+        ("robot", "cam/image_raw", "/cam/image_raw", "/robot/cam/image_raw"),
+        ("/robot/", "/cam/image_raw", "/cam/image_raw", "/cam/image_raw"),
+    ],
+)
+def test_a_bag_goes_where_the_node_listens(
+    namespace: str, topic: str, recorded: str, published: str
+) -> None:
+    given = {"namespace": namespace, "image_topic": topic, "bag": "b", "image_transport": ""}
+    words = command(launching.bag_player(given, has_clock=True))
+    assert words[words.index("--topic") + 1] == recorded
+    assert words[words.index("--remap") + 1] == published
+    assert words[-1] == "--clock"
+    assert "--clock" not in command(launching.bag_player(given))
+
+
+def command(action: ExecuteProcess) -> list[str]:
+    """What an action runs."""
+    context = LaunchContext()
+    return [perform_substitutions(context, word) for word in action.cmd]
 
 
 def test_a_failed_start_says_why() -> None:

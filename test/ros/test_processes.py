@@ -25,13 +25,16 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.srv import SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from ros_world import RELIABLE, image_message, wait_until
 from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CompressedImage, Image
 
+from photon_ros.ros.conversions import stamp_ns
 from photon_ros.srv import Infer
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
@@ -309,6 +312,29 @@ def test_player_publishes_the_recorded_bytes_at_the_recorded_pace(
     took_ns = told["published"][-1]["publish_ns"] - told["published"][0]["publish_ns"]
     assert 0.26e9 < took_ns < 0.275e9 + 1e6 * told["late_ms_max"]  # 11 gaps of 50 ms, halved
     assert [row["bag_time_ns"] for row in told["published"]] == [stamp - 7 for stamp in stamps]
+
+
+def test_player_tells_the_recorded_time_on_the_clock(tmp_path: Path) -> None:
+    write_bag(tmp_path / "bag", count=6, period_ns=100_000_000, plugin=StoragePlugin.MCAP)
+    came: list[tuple[str, int]] = []
+    every = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
+    with client() as node:
+        node.create_subscription(
+            Clock, "/clock", lambda m: came.append(("clock", stamp_ns(m.clock))), every
+        )
+        node.create_subscription(
+            Image, TOPIC, lambda m: came.append(("image", stamp_ns(m.header.stamp))), every
+        )
+        arguments = (str(tmp_path / "bag"), "--topic", TOPIC, "--clock")
+        with process("player", *arguments) as player:
+            while player.poll() is None or sum(kind == "image" for kind, _ in came) < 6:
+                rclpy.spin_once(node, timeout_sec=0.05)
+                assert player.poll() in (None, 0), player.communicate()[0]
+    times = [time_ns for kind, time_ns in came if kind == "clock"]
+    assert times == sorted(times)
+    assert times[-1] == 1_500_000_000, "the time of the last message"
+    # Told between the messages, too; a busy machine does so less often.
+    assert len(times) > 12
 
 
 def test_player_converts_a_ros1_bag(tmp_path: Path) -> None:
