@@ -50,3 +50,14 @@ def transport_ms(frame_stamp_ns: int, receive_stamp_ns: int) -> float:
     if frame_stamp_ns == 0 or not 0.0 <= elapsed_ms <= MAX_TRANSPORT_MS:
         return math.nan
     return elapsed_ms
+
+
+def age_ms(arrival: Arrival, stamp_ns: int, *, now_s: float) -> float:
+    """Return a received frame's age in ms; since its reception where the clocks disagree.
+
+    Args:
+        now_s: steady time.
+    """
+    before_ms = transport_ms(stamp_ns, arrival.receive_stamp_ns)
+    since_ms = (now_s - arrival.receive_s) * 1e3
+    return since_ms if math.isnan(before_ms) else since_ms + before_ms

@@ -8,7 +8,6 @@ while they are open its newest frame waits in the mailbox, where a newer one rep
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from photon_ros.core.errors import EngineStopped, PhotonError, RequestCancelled
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.ros.answer import Answer, AnswerStatus, FrameJob
-from photon_ros.ros.arrival import Arrival, BadFrame, Decoded, transport_ms
+from photon_ros.ros.arrival import Arrival, BadFrame, Decoded, age_ms
 from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.mailbox import DropReason, Mailbox, Taken
 from photon_ros.ros.params import NodeConfig
@@ -194,7 +193,8 @@ class Feeder:
             mailbox.drop(DropReason.BAD)
             return
         now_s = time.monotonic()
-        if _is_stale(taken.item, decoded, live.config, now_s):
+        age = age_ms(taken.item, decoded.frame.stamp_ns, now_s=now_s)
+        if 0.0 < live.config.max_age_ms < age:
             mailbox.drop(DropReason.STALE)
             return
         job = FrameJob(
@@ -285,11 +285,3 @@ class Feeder:
         with self._changed:
             del self._open[job.camera][job]
             self._changed.notify_all()
-
-
-def _is_stale(arrival: Arrival, decoded: Decoded, config: NodeConfig, now_s: float) -> bool:
-    if config.max_age_ms <= 0:
-        return False
-    before_ms = transport_ms(decoded.frame.stamp_ns, arrival.receive_stamp_ns)
-    age_ms = (now_s - arrival.receive_s) * 1e3 + (0.0 if math.isnan(before_ms) else before_ms)
-    return age_ms > config.max_age_ms

@@ -95,7 +95,11 @@ class FramePath:
     def flush(self, reason: str) -> None:
         """Drop what waits, and give up what is in the engine."""
         for name in self._ports:
-            self._feeder.flush(name, reason)
+            self._flush(name, reason)
+
+    def _flush(self, camera: str, reason: str) -> None:
+        self._ports[camera].latest = None  # no question is about what came before
+        self._feeder.flush(camera, reason)
 
     def close(self) -> None:
         """Close the input, answer what is in flight, and publish the account that closes."""
@@ -111,6 +115,7 @@ class FramePath:
         self._publish_waiting()
         self._node.destroy_guard_condition(self._outbox_filled)
         for port in self._ports.values():
+            port.latest = None
             port.publish_stats()
             port.outputs.flush(FLUSH_S / len(self._ports))
 
@@ -123,7 +128,7 @@ class FramePath:
             self._logger.warning(
                 f"the stamps of {port.topic} jumped backward", throttle_duration_sec=5.0
             )
-            self._feeder.flush(camera, "the camera's stamps jumped backward")
+            self._flush(camera, "the camera's stamps jumped backward")
         port.latest = Arrival(serialised, now_s, self._now_ns())
         rate_hz = self._live().config.rate_limit_hz
         min_period_s = 1.0 / rate_hz if rate_hz > 0 else 0.0

@@ -16,7 +16,7 @@ from photon_ros.core.request import Request
 from photon_ros.core.result import Result
 from photon_ros.msg import PhotonDetectionArray
 from photon_ros.ros.answer import Answer, FrameJob
-from photon_ros.ros.arrival import Arrival, Decoded
+from photon_ros.ros.arrival import Arrival, Decoded, age_ms
 from photon_ros.ros.conversions import array_from_answer
 from photon_ros.ros.live_config import LiveConfig
 from photon_ros.ros.retried_stream import RetriedStream
@@ -133,7 +133,8 @@ class Inquiry:
         """Return the frame to ask about: the image, or else the camera's latest frame.
 
         Raises:
-            InputError: no such camera, no frame yet, or an image that cannot be used.
+            InputError: no such camera, no frame yet, one older than max_age_ms, or an image that
+                cannot be used.
         """
         if image is not None:
             return self.decoder.message(camera, image)
@@ -143,7 +144,12 @@ class Inquiry:
         arrival = self.latest[camera]
         if arrival is None:
             raise InputError("no frame has arrived yet")
-        return self.decoder.arrival(camera, arrival)
+        decoded = self.decoder.arrival(camera, arrival)
+        age = age_ms(arrival, decoded.frame.stamp_ns, now_s=time.monotonic())
+        max_age = self.live.config.max_age_ms
+        if 0.0 < max_age < age:
+            raise InputError(f"the latest frame is {age:.0f} ms old, and max_age_ms is {max_age:g}")
+        return decoded
 
     def submit(self, decoded: Decoded, skill: str, prompt: str) -> Asked:
         """Ask; raises PhotonError when the skill or the prompt is wrong."""

@@ -167,7 +167,7 @@ class NodeConfig:
     max_age_ms: float = param(
         "max_age_ms",
         0.0,
-        "age in ms above which a frame is not begun; 0 is no limit",
+        "age in ms above which a frame is not begun or asked about; 0 is no limit",
         minimum=0.0,
         maximum=3_600_000.0,
     )

@@ -26,8 +26,6 @@ ROS_TYPES = {
     str: Parameter.Type.STRING,
     tuple: Parameter.Type.STRING_ARRAY,
 }
-# Parameters that rclpy itself declares.
-_NOT_OURS = ("use_sim_time", "start_type_description_service", "qos_overrides.")
 
 
 def descriptor_of(spec: ParamSpec) -> ParameterDescriptor:
@@ -62,10 +60,11 @@ def declare_config(node: Node) -> NodeConfig:
     Raises:
         InputError: a given value is not allowed, or a given name is no parameter of the node.
     """
+    # rclpy has declared its own by now, use_sim_time among them.
     ours = {
         name: value
         for name, value in given_parameters(node).items()
-        if not name.startswith(_NOT_OURS)
+        if not node.has_parameter(name)
     }
     # First, for its reasons are clearer than rclpy's; and it tells the cameras.
     given = NodeConfig().changed(ours)

@@ -304,6 +304,7 @@ def test_descriptors_tell_type_range_and_meaning() -> None:
     ("parameters", "reason"),
     [
         ({"camera__front__skills": "[point]"}, "no parameter 'camera.front.skills'; known: auto"),
+        ({"qos_overrides./image.subscription.depth": 5}, "no parameter 'qos_overrides./image"),
         ({"promts__detect": "[person]"}, "no parameter 'promts.detect'; known: autostart"),
         ({"max_objects": 0}, "max_objects must be from 1 to 1000, got 0"),
         ({"max_objects": "many"}, "max_objects must be a whole number, got 'many'"),

@@ -131,6 +131,39 @@ def test_infer_answers_about_the_latest_frame_of_the_camera_named() -> None:
         assert message == "there is no camera 'side'; known: front, rear"
 
 
+def test_a_frame_of_before_a_flush_or_an_activation_is_not_asked_about() -> None:
+    with world() as it:
+        publisher = it.publisher()
+        for end in ("flush", "jump", "deactivation"):
+            it.ask(publisher, plain_image(1, stamp_ns=100_000_000_000))
+            assert infer(it).success, end
+            if end == "flush":
+                assert it.call(Trigger, "flush", Trigger.Request()).success
+            elif end == "deactivation":
+                assert it.change_state("DEACTIVATE")
+                assert it.change_state("ACTIVATE")
+            else:  # the frame that brings the news is the latest from then on
+                it.ask(publisher, plain_image(204, stamp_ns=50_000_000_000))
+                assert infer(it).result.header.stamp.sec == 50
+                continue
+            assert infer(it).message == "no frame has arrived yet", end
+            wait_until(lambda: publisher.get_subscription_count() == 1)
+
+
+def test_a_frame_older_than_max_age_ms_is_not_asked_about() -> None:
+    with world(max_age_ms=60_000.0) as it:
+        it.ask(it.publisher(), plain_image(1, stamp_ns=time.time_ns()))
+        assert infer(it).success
+        it.set(max_age_ms=1.0)
+        time.sleep(0.01)
+        response = infer(it)
+        assert not response.success
+        assert "ms old, and max_age_ms is 1" in response.message
+        assert infer(it, image=plain_image(1)).success, "an image that is sent has no age"
+        it.set(max_age_ms=0.0)
+        assert infer(it).success
+
+
 def test_infer_answers_in_words() -> None:
     with world() as it:
         response = infer(it, image=plain_image(1), skill="query", prompt="what is it?")
