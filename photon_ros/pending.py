@@ -48,7 +48,6 @@ class Pending:
         self._worker = worker
         self._executor = executor
         self._submitted_s = time.monotonic()
-        self._prepared_s = self._submitted_s
 
     def enter_with_frame(self, key: CropKey, crops: Future[FrameCrops]) -> None:
         """Hand the request to the engine; its frame has been cut, or has failed to be."""
@@ -66,8 +65,7 @@ class Pending:
         if self.future.cancelled():
             return
         request = self._request
-        self._prepared_s = time.monotonic()
-        if request.deadline_s is not None and request.deadline_s <= self._prepared_s:
+        if request.deadline_s is not None and request.deadline_s <= time.monotonic():
             self._deliver(error=DeadlineExceeded("deadline passed while the image was prepared"))
             return
         sequence = Sequence(
@@ -116,16 +114,16 @@ class Pending:
         self._deliver(result=replace(result, timings=timings))
 
     def _timings(self, sequence: Sequence, result: Result, num_zombie_steps: int) -> Timings:
-        clock = sequence.clock
-        now_s = time.monotonic()
+        clock, now_s = sequence.clock, time.monotonic()
+        stages_ms = clock.stages_ms()
         num_tokens = sequence.num_committed
         if sequence.prompt_start and result.reasoning is not None:  # it counts a phase's tokens
             num_tokens += len(result.reasoning.token_ids) + 1
         return Timings(
-            preprocess_ms=1e3 * (self._prepared_s - self._submitted_s),
-            queue_ms=1e3 * (clock.launched_s - self._prepared_s),
-            prefill_ms=1e3 * (clock.first_token_s - clock.launched_s),
-            decode_ms=1e3 * (clock.finalized_s - clock.first_token_s),
+            preprocess_ms=1e3 * (clock.submitted_s - self._submitted_s),
+            queue_ms=stages_ms["queue"],
+            prefill_ms=stages_ms["prefill"],
+            decode_ms=stages_ms["decode"],
             postprocess_ms=1e3 * (now_s - clock.finalized_s),
             total_ms=1e3 * (now_s - self._submitted_s),
             num_tokens=num_tokens,

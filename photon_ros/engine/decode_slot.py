@@ -23,10 +23,9 @@ MAX_PROMPT_VALUES = 64  # coordinates and sizes that one prompt may give as valu
 
 
 class Landed:
-    """Columns of ``landed`` and of ``landed_probs``."""
+    """Columns of ``landed``, in the order of a SampledToken's fields."""
 
-    ID, COORD, WIDTH, HEIGHT = range(4)
-    PROB, BIN_PROB = range(2)
+    ID, COORD, WIDTH, HEIGHT, PROB, BIN_PROB = range(6)
 
 
 class Control:
@@ -70,8 +69,8 @@ class DecodeSlot:
             prompts give as values, then of their sizes.
         values: (max_values, 2) float32, x in column 0, or width and height.
         hidden: (max_rows, dim) model dtype, device; last hidden state of each row.
-        landed, landed_probs: (max_rows, 4) int64 and (max_rows, 2) float32, what was sampled,
-            see :class:`Landed`; on the host only until the end of the commit.
+        landed: (max_rows, 6) float64, in which ids are exact; what was sampled, see
+            :class:`Landed`; on the host only until the end of the commit.
         copied_event: after this step's copies; set by finalize_sampling.
     """
 
@@ -92,8 +91,7 @@ class DecodeSlot:
         self.value_index = Twin(device, (max_values,), torch.int64)
         self.values = Twin(device, (max_values, 2), torch.float32)
         self.hidden = device.device_buffer((rows, spec.dim), spec.dtype)
-        self.landed = Twin(device, (rows, 4), torch.int64)
-        self.landed_probs = Twin(device, (rows, 2), torch.float32)
+        self.landed = Twin(device, (rows, 6), torch.float64)
         self._layouts: dict[tuple[tuple[int, ...], ...], _Layout] = {}
         # What each mask row was last written from: unchanged rows are not written again.
         self._masked_by: list[Constraint | None] = [None] * rows
@@ -163,18 +161,10 @@ class DecodeSlot:
             listed = constraint.forbidden if constraint.allowed is None else constraint.allowed
             mask[row, list(listed)] = is_open
 
-    def copy_landed(self, num_rows: int) -> None:
-        """Copy the sampled rows to the host; runs on the copy stream."""
-        self.landed.to_host(num_rows)
-        self.landed_probs.to_host(num_rows)
-
     def landed_tokens(self, num_rows: int) -> list[SampledToken]:
         """Return what landed on the host; only valid after ``copied_event``."""
-        ids = self.landed.array[:num_rows].tolist()
-        probs = self.landed_probs.array[:num_rows].tolist()
+        rows = self.landed.array[:num_rows].tolist()
         return [
-            SampledToken(token_id, coord_bin, (width_bin, height_bin), prob, bin_prob)
-            for (token_id, coord_bin, width_bin, height_bin), (prob, bin_prob) in zip(
-                ids, probs, strict=True
-            )
+            SampledToken(int(token_id), int(coord), (int(width), int(height)), prob, bin_prob)
+            for token_id, coord, width, height, prob, bin_prob in rows
         ]

@@ -78,26 +78,23 @@ def device_named(name: str, *, cuda_graphs: bool = True) -> Device:
     raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
 
 
-class _PastEvent:
-    """The event of a stream that runs everything at once: it has always happened."""
-
-    def synchronize(self) -> None:
-        return
-
-
 class _ImmediateStream:
-    """Runs each operation when it is submitted, which is one legal order."""
+    """Runs each operation when it is submitted, which is one legal order.
 
-    _past = _PastEvent()
+    So whatever was submitted has happened, and the stream is its own event.
+    """
 
     def submit(self, op: Callable[[], None], name: str) -> None:  # noqa: ARG002
         op()
 
     def record(self) -> Event:
-        return self._past
+        return self
 
-    def wait(self, event: Event) -> None:  # noqa: ARG002
-        return
+    def wait(self, event: Event) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
 
 
 class CpuDevice:
@@ -121,17 +118,6 @@ class CpuDevice:
     device_buffer = host_buffer
 
 
-class _CudaEvent:
-    """A CUDA event that blocks instead of spinning: a Jetson needs that core."""
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.raw = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        self.raw.record(stream)
-
-    def synchronize(self) -> None:
-        self.raw.synchronize()
-
-
 class _CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._raw = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -141,11 +127,14 @@ class _CudaStream:
             op()
 
     def record(self) -> Event:
-        return _CudaEvent(self._raw)
+        # Blocking instead of spinning: a Jetson needs that core.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._raw)
+        return event
 
     def wait(self, event: Event) -> None:
-        assert isinstance(event, _CudaEvent)
-        self._raw.wait_event(event.raw)
+        assert isinstance(event, torch.cuda.Event)
+        self._raw.wait_event(event)
 
 
 class CudaDevice:

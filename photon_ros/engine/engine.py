@@ -54,7 +54,6 @@ class Engine:
         self._forward = Forward(model, device, cache, relay, self.graphs, self.lora_bank, config)
         self._sampler = Sampler(model, device, relay, self.graphs)
         self.pipeline = Pipeline(config.max_inflight_steps)
-        self._steps: dict[int, Step] = {}  # in flight, by slot
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
         )
@@ -65,14 +64,12 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """True while anything waits, runs, or is in flight."""
-        return bool(
-            self.pipeline.num_inflight or self.scheduler.num_waiting or self.scheduler.running
-        )
+        return bool(self.pipeline.steps or self.scheduler.num_waiting or self.scheduler.running)
 
     @property
     def can_launch_or_commit(self) -> bool:
         """True when a tick can make progress: while paused nothing is launched."""
-        return self.pipeline.num_inflight > 0 or (self.has_work and not self.scheduler.is_paused)
+        return bool(self.pipeline.steps) or (self.has_work and not self.scheduler.is_paused)
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence.
@@ -81,7 +78,6 @@ class Engine:
         never fit; see :func:`photon_ros.engine.submission.check_submission`.
         """
         check_submission(sequence, self._model.spec, self.lora_bank)
-        sequence.clock.submitted_s = time.monotonic()
         self.scheduler.add(sequence)
 
     def cancel(self, sequence: Sequence, error: BaseException) -> None:
@@ -96,16 +92,11 @@ class Engine:
         if launched is not None and not launched.is_held:
             self._finalize_sampling(launched)
         self._commit_oldest(but_not=launched)
-        if launched is not None and launched.is_held and self._is_inflight(launched):
+        # A fault of the step before would have taken this one with it.
+        if launched is not None and launched.is_held and launched in self.pipeline.steps:
             self._finalize_sampling(launched)
         if not self._config.pipelined:
             self._commit_oldest()
-
-    def _is_inflight(self, step: Step) -> bool:
-        """Return False when a fault of the step before took this one with it."""
-        return self._steps.get(step.slot.slot_id) is step
-
-    # -- launch ---------------------------------------------------------------------------
 
     def _launch_next(self) -> Step | None:
         slot_id = self.pipeline.free_slot()
@@ -117,9 +108,8 @@ class Engine:
             return None
         record = step.record = StepRecord(step.kind, slot_id, len(step.sequences))
         record.launch_s = time.monotonic()
-        self.pipeline.launch(slot_id)
         step.slot = self._slots[slot_id]
-        self._steps[slot_id] = step
+        self.pipeline.launch(step)
         for sequence in step.sequences:
             sequence.inflight_refs += 1
         try:
@@ -137,14 +127,13 @@ class Engine:
 
     def _look_ahead(self, step: Step) -> None:
         """Find each row's constraint, None where it must be held; rows that fail leave."""
-        asked = [
-            (sequence, self._lifecycle.constraint_ahead(sequence, sequence.num_inflight))
+        asked = {
+            sequence: self._lifecycle.constraint_ahead(sequence, sequence.num_inflight)
             for sequence in step.sequences
-        ]
+        }
         # Only now: what is told of one row's end may have cancelled any other.
-        asked = [(sequence, constraint) for sequence, constraint in asked if not sequence.finalized]
-        step.sequences = [sequence for sequence, _ in asked]
-        step.constraints = [constraint for _, constraint in asked]
+        step.sequences = [sequence for sequence in asked if not sequence.finalized]
+        step.constraints = [asked[sequence] for sequence in step.sequences]
         if self._config.hold_constrained:
             step.constraints = [
                 None if c is not None and (c.allowed or c.forbidden) else c
@@ -154,11 +143,9 @@ class Engine:
         step.new_prefixes = [item for item in step.new_prefixes if item[0].num_holders]
         step.new_adapters = [item for item in step.new_adapters if item[0].num_holders]
 
-    # -- finalize_sampling ----------------------------------------------------------------
-
     def _finalize_sampling(self, step: Step) -> None:
         step.record.sample_s = time.monotonic()
-        self.pipeline.sample(step.slot.slot_id, held=step.is_held)
+        self.pipeline.sample(step)
         constraints = step.constraints
         if step.is_held:  # from the committed state; a zombie's stays None
             constraints = [self._lifecycle.constraint_ahead(s, 0) for s in step.sequences]
@@ -168,17 +155,14 @@ class Engine:
         except Exception as error:
             self._fail_step(step, fault("its sampling failed", error))
 
-    # -- commit ---------------------------------------------------------------------------
-
     def _commit_oldest(self, but_not: Step | None = None) -> None:
-        slot_id = self.pipeline.oldest
-        if slot_id is None or self._steps[slot_id] is but_not:
+        step = self.pipeline.oldest
+        if step is None or step is but_not:
             return
-        step = self._steps[slot_id]
         record = step.record
         record.wait_s = time.monotonic()
         try:
-            with self.watchdog.watch(step.name):
+            with self.watchdog.watch(step):
                 step.slot.copied_event.synchronize()  # sync: the tick's only wait
             tokens = step.slot.landed_tokens(len(step.sequences))
         except Exception as error:
@@ -187,13 +171,10 @@ class Engine:
         record.copied_s = time.monotonic()
         for sequence, token in zip(step.sequences, tokens, strict=True):
             record.num_zombies += not self._lifecycle.commit(sequence, token, record.copied_s)
-        self.pipeline.commit(slot_id)
-        del self._steps[slot_id]
+        self.pipeline.commit(step)
         record.is_last = not self.has_work
         record.committed_s = time.monotonic()
         self.stats.count_commit(record)
-
-    # -- faults ---------------------------------------------------------------------------
 
     def _fail_step(self, failed: Step, error: EngineFault) -> None:
         """Fail a step whose device work cannot be trusted, and every step after it.
@@ -224,21 +205,16 @@ class Engine:
             self._lifecycle.finalize(sequence, Outcome(error=error))
 
     def _drop_newest(self) -> Step | None:
-        """Take the newest step out of flight; None when there is none."""
-        slot_id = self.pipeline.newest
-        if slot_id is None:
+        """Take the newest step out of flight, and out of sight what it should have written."""
+        step = self.pipeline.newest
+        if step is None:
             return None
-        self.pipeline.abandon(slot_id)
-        step = self._steps.pop(slot_id)
-        self._forget_unusable(step)
-        return step
-
-    def _forget_unusable(self, step: Step) -> None:
-        """Let nobody find the prefixes and adapters that a failed step should have written."""
+        self.pipeline.abandon(step)
         for prefix, _ in step.new_prefixes:
             self.pool.prefixes.drop(prefix)
         for place, _ in step.new_adapters:
             self.scheduler.adapters.drop(place)
+        return step
 
     def _fence(self) -> None:
         """Wait until nothing queued can touch a buffer any more; only after a fault."""

@@ -7,6 +7,7 @@ each row's input embedding from the relay, where the step before leaves it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -20,7 +21,6 @@ from photon_ros.engine.graphs import Graphs
 from photon_ros.engine.interfaces import Attend, Model
 from photon_ros.engine.kv_cache import KVCache
 from photon_ros.engine.lora import LoraBank
-from photon_ros.engine.sequence import Sequence
 from photon_ros.engine.step import Step
 from photon_ros.engine.step_inputs import StepRows
 
@@ -60,42 +60,71 @@ class Forward:
 
         The last hidden state of each row lands in ``slot.hidden``.
         """
-        step_rows = self._rows_of(step.sequences)
+        if self._rows is None or self._rows.sequences != step.sequences:
+            self._rows = StepRows(step.sequences, self._cache.page_size, self._cache.prefix_len)
+        slot, rows = step.slot, self._rows
         if step.kind == "prefill":
-            self._submit_prefill(step, step_rows)
+            fields = rows.prefill_fields()
+        elif self._device.can_capture:
+            fields = rows.fixed_fields(**self._limits)
         else:
-            self._submit_decode(step, step_rows)
-
-    def _rows_of(self, sequences: list[Sequence]) -> StepRows:
-        """Return what is constant of these rows, computed anew only when they are others."""
-        if self._rows is None or self._rows.sequences != sequences:
-            self._rows = StepRows(sequences, self._cache.page_size, self._cache.prefix_len)
-        return self._rows
-
-    def _submit_prefill(self, step: Step, step_rows: StepRows) -> None:
-        slot = step.slot
-        num_inputs, inputs = slot.stage_inputs(step_rows.prefill_fields())
+            fields = rows.decode_fields()
+        num_inputs, inputs = slot.stage_inputs(fields)
         step.inputs = inputs
         for place, adapter in step.new_adapters:
             load = partial(self._bank.load, place.number, adapter)
             self._device.compute.submit(load, "load adapter")
         if step.new_prefixes:
             self._submit_prefixes(step)
-        rows, num_tokens = inputs.token_ids.shape
-        num_values = slot.stage_values(step.sequences, num_tokens)
+        embed = partial(self._embed_relayed, inputs.lanes)
+        if step.kind == "prefill":
+            num_values = slot.stage_values(step.sequences, inputs.token_ids.shape[1])
+            embed = partial(self._embed_prompts, slot, inputs.token_ids, *num_values)
+        op = partial(self._run, step, rows, num_inputs, embed)
+        if inputs.is_fixed:
+            shapes = tuple([field.shape for field in fields])
+            key = (slot.slot_id, shapes, rows.has_adapters)
+            op = partial(self._graphs.run, key, op)
+        self._device.compute.submit(op, step.kind)
 
-        def prefill() -> None:
-            slot.inputs.to_device(num_inputs)
-            embeds = self._model.embed_tokens(inputs.token_ids)
-            if any(num_values):
-                self._put_values(slot, embeds, *num_values)
-            attend = RowsAttend(self._cache, inputs, step_rows.groups)
-            adapt = self._bank.rows(inputs.lora_slots) if step_rows.has_adapters else None
-            hidden = self._model.decode(embeds, inputs.positions, attend, adapt)
-            index = inputs.last_index[:, None, None].expand(-1, 1, hidden.shape[2])
-            slot.hidden[:rows] = hidden.gather(1, index)[:, 0]
+    def _run(
+        self, step: Step, rows: StepRows, num_inputs: int, embed: Callable[[], Tensor]
+    ) -> None:
+        """Copy the metadata, then run the rows; on the compute stream."""
+        slot, inputs = step.slot, step.inputs
+        slot.inputs.to_device(num_inputs)
+        attend: Attend
+        if inputs.is_fixed:
+            attend = CapturedRowsAttend(self._cache, inputs)
+        else:
+            attend = RowsAttend(self._cache, inputs, rows.groups)
+        adapt = partial(self._bank.adapt, inputs.lora_slots) if rows.has_adapters else None
+        hidden = self._model.decode(embed(), inputs.positions, attend, adapt)
+        last = hidden.flatten(0, 1).index_select(0, inputs.last_index)
+        slot.hidden[: len(last)] = last
 
-        self._device.compute.submit(prefill, "prefill")
+    def _embed_relayed(self, lanes: Tensor) -> Tensor:
+        """Return (rows, 1, D): what the step before left for these rows."""
+        return self._relay.index_select(0, lanes)[:, None]
+
+    def _embed_prompts(
+        self, slot: DecodeSlot, token_ids: Tensor, num_coords: int, num_sizes: int
+    ) -> Tensor:
+        """Return (rows, T, D); tokens that stand for staged values are embedded as these."""
+        embeds = self._model.embed_tokens(token_ids)
+        end = num_coords + num_sizes
+        if not end:
+            return embeds
+        slot.value_index.to_device(end)
+        slot.values.to_device(end)
+        flat, places, values = embeds.flatten(0, 1), slot.value_index.device, slot.values.device
+        if num_coords:
+            coords = self._model.embed_coord_values(values[:num_coords, :1])
+            flat.index_copy_(0, places[:num_coords], coords)
+        if num_sizes:
+            sizes = self._model.embed_size_values(values[num_coords:end])
+            flat.index_copy_(0, places[num_coords:end], sizes)
+        return embeds
 
     def _submit_prefixes(self, step: Step) -> None:
         slot = step.slot
@@ -110,54 +139,10 @@ class Forward:
             adapt = None
             if any(lora_slots):
                 slot.frame_lora.to_device(len(frames))
-                adapt = self._bank.rows(slot.frame_lora.device[: len(frames)])
+                adapt = partial(self._bank.adapt, slot.frame_lora.device[: len(frames)])
             embeds = self._model.encode_frames(crops, [frame.tiling for frame in frames])
             positions = torch.arange(embeds.shape[1], device=embeds.device)
             positions = positions.expand(len(frames), -1)
             self._model.decode(embeds, positions, PrefixAttend(self._cache, starts), adapt)
 
         self._device.compute.submit(encode, "encode")
-
-    def _put_values(
-        self, slot: DecodeSlot, embeds: Tensor, num_coords: int, num_sizes: int
-    ) -> None:
-        """Replace the embeddings (rows, T, D) of the tokens that stand for values."""
-        end = num_coords + num_sizes
-        slot.value_index.to_device(end)
-        slot.values.to_device(end)
-        flat, places, values = embeds.flatten(0, 1), slot.value_index.device, slot.values.device
-        if num_coords:
-            coords = self._model.embed_coord_values(values[:num_coords, :1])
-            flat.index_copy_(0, places[:num_coords], coords)
-        if num_sizes:
-            sizes = self._model.embed_size_values(values[num_coords:end])
-            flat.index_copy_(0, places[num_coords:end], sizes)
-
-    def _submit_decode(self, step: Step, step_rows: StepRows) -> None:
-        """Queue a decode step; in a fixed shape and replayed where the device captures."""
-        slot, can_capture = step.slot, self._device.can_capture
-        fields = (
-            step_rows.fixed_fields(**self._limits) if can_capture else step_rows.decode_fields()
-        )
-        num_inputs, inputs = slot.stage_inputs(fields)
-        step.inputs = inputs
-        has_adapters = step_rows.has_adapters
-
-        def decode() -> None:
-            slot.inputs.to_device(num_inputs)
-            attend: Attend
-            if can_capture:
-                attend = CapturedRowsAttend(self._cache, inputs)
-            else:
-                attend = RowsAttend(self._cache, inputs, step_rows.groups)
-            adapt = self._bank.rows(inputs.lora_slots) if has_adapters else None
-            embeds = self._relay.index_select(0, inputs.lanes)[:, None]
-            hidden = self._model.decode(embeds, inputs.positions, attend, adapt)
-            slot.hidden[: len(embeds)] = hidden[:, 0]
-
-        if can_capture:
-            shapes = tuple([field.shape for field in fields])
-            key = (slot.slot_id, shapes, has_adapters)
-            self._device.compute.submit(partial(self._graphs.run, key, decode), "decode")
-        else:
-            self._device.compute.submit(decode, "decode")

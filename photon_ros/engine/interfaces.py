@@ -162,12 +162,6 @@ class Constraint:
         allowed = self.allowed
         return allowed[0] if allowed is not None and len(allowed) == 1 else None
 
-    @property
-    def named_ids(self) -> tuple[int, ...]:
-        """Every id it names."""
-        fold_to = () if self.fold_to is None else (self.fold_to,)
-        return (*(self.allowed or ()), *self.forbidden, *fold_to)
-
     def permits(self, token_id: int) -> bool:
         """True when ``token_id`` may come."""
         if self.allowed is not None:

@@ -42,7 +42,10 @@ class Lifecycle:
             if constraint is None and num_ahead == 0:
                 raise ValueError("constraint_ahead(0) is None; what may come next is known by then")
             if constraint is not None and id(constraint) not in self._checked:
-                self._check(constraint)
+                check_constraint(constraint, self._vocab_size)
+                if len(self._checked) == MAX_CHECKED:
+                    self._checked.clear()
+                self._checked[id(constraint)] = constraint
         except Exception as error:
             self._fail(sequence, error)
             return None
@@ -109,12 +112,6 @@ class Lifecycle:
                 f"deadline passed {late_ms:.0f} ms ago while {while_what}", has_started=has_started
             )
             self.finalize(sequence, Outcome(error=error))
-
-    def _check(self, constraint: Constraint) -> None:
-        check_constraint(constraint, self._vocab_size)
-        if len(self._checked) == MAX_CHECKED:
-            self._checked.clear()
-        self._checked[id(constraint)] = constraint
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         self.finalize(sequence, Outcome(error=fault("its grammar failed", error)))

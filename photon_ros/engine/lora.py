@@ -84,20 +84,11 @@ class LoraBank:
             self.down[name][layer, slot, :rank].copy_(down)
             self.up[name][layer, slot, :, :rank].copy_(up)
 
-    def rows(self, slots_B: Tensor) -> LoraRows:
-        """Return what adapts a batch whose row b has the adapter in ``slots_B[b]``."""
-        return LoraRows(self, slots_B)
+    def adapt(self, slots_B: Tensor, layer: int, name: str, x_BTI: Tensor) -> Tensor:
+        """Return (B, T, out): the difference in slot ``slots_B[b]`` applied to row b of ``x``.
 
-
-class LoraRows:
-    """The adapters of one batch's rows; see ``interfaces.Adapt``."""
-
-    def __init__(self, bank: LoraBank, slots_B: Tensor) -> None:
-        self._bank = bank
-        self._slots_B = slots_B
-
-    def __call__(self, layer: int, name: str, x_BTI: Tensor) -> Tensor:
-        """Return (B, T, out): each row's own low-rank difference applied to ``x``."""
-        down = self._bank.down[name][layer].index_select(0, self._slots_B)
-        up = self._bank.up[name][layer].index_select(0, self._slots_B)
+        With the slots given it is an ``interfaces.Adapt``.
+        """
+        down = self.down[name][layer].index_select(0, slots_B)
+        up = self.up[name][layer].index_select(0, slots_B)
         return torch.bmm(torch.bmm(x_BTI, down.transpose(1, 2)), up.transpose(1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -35,32 +36,31 @@ class StepRecord:
     idle_s: float = 0.0
     is_last: bool = False
 
-    @property
-    def bookkeeping_s(self) -> float:
-        """Host time of the step without the wait for the device."""
-        return (
-            (self.launched_s - self.launch_s)
-            + (self.sampled_s - self.sample_s)
-            + (self.committed_s - self.copied_s)
-        )
-
     def parts_ms(self) -> dict[str, float]:
-        """Return what the step took; where a device runs all at once, its work is the host's."""
+        """Return what the step took; ``bookkeeping`` is the host's part, without the wait.
+
+        Where a device runs all at once, its work is the host's.
+        """
+        forward_s, sampling_s = self.launched_s - self.launch_s, self.sampled_s - self.sample_s
+        commit_s = self.committed_s - self.copied_s
         return {
-            "forward": 1e3 * (self.launched_s - self.launch_s),
-            "sampling": 1e3 * (self.sampled_s - self.sample_s),
+            "forward": 1e3 * forward_s,
+            "sampling": 1e3 * sampling_s,
             "wait": 1e3 * (self.copied_s - self.wait_s),
-            "commit": 1e3 * (self.committed_s - self.copied_s),
-            "bookkeeping": 1e3 * self.bookkeeping_s,
+            "commit": 1e3 * commit_s,
+            "bookkeeping": 1e3 * (forward_s + sampling_s + commit_s),
             "idle": 1e3 * self.idle_s,
         }
 
 
 @dataclass(slots=True)
 class RequestClock:
-    """Times of one request on the ``time.monotonic`` clock, in seconds, and its steps' rows."""
+    """Times of one request on the ``time.monotonic`` clock, in seconds, and its steps' rows.
 
-    submitted_s: float = 0.0
+    It starts when the sequence is made; what it waits for the engine's thread is queueing, too.
+    """
+
+    submitted_s: float = field(default_factory=time.monotonic)
     launched_s: float = 0.0
     first_token_s: float = 0.0
     finalized_s: float = 0.0
@@ -104,11 +104,6 @@ class EngineStats:
     num_faults: int = 0
     records: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=MAX_RECORDS))
     requests: deque[RequestClock] = field(default_factory=lambda: deque(maxlen=MAX_RECORDS))
-
-    @property
-    def occupancy(self) -> float:
-        """Mean rows of a decode step."""
-        return self.num_decode_rows / max(1, self.num_decode_steps)
 
     def step_ms(self, kind: str) -> dict[str, Percentiles]:
         """Return percentiles of the parts of the latest steps of a kind; empty without any."""

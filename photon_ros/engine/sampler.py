@@ -43,17 +43,14 @@ class Sampler:
         known = [self._unread if c is None else c for c in constraints]
         known += [self._unread] * (len(lanes) - len(known))
         plan = plan_sampling(known, sequences, self._model.spec)
-        # Only noise depends on positions: greedy batches, nearly all of them, need none.
-        prefix_len = self._model.spec.prefix_len
-        positions = sampled_positions(sequences, prefix_len) if plan.any_random else ()
-        stage_sampling(slot, plan, known, sequences, positions)
+        stage_sampling(slot, plan, known, sequences, self._model.spec.prefix_len)
         op = partial(sample, self._model, slot, plan, self._relay, lanes)
-        if step.inputs.row_prefix is not None:  # of fixed shape
+        if step.inputs.is_fixed:
             op = partial(self._graphs.run, (slot.slot_id, plan), op)
         self._device.compute.submit(op, "sample")
         # After the sampling's last write: spatial decode is part of it.
         self._device.copy.wait(self._device.compute.record())
-        self._device.copy.submit(partial(slot.copy_landed, len(sequences)), "copy")
+        self._device.copy.submit(partial(slot.landed.to_host, len(sequences)), "copy")
         slot.copied_event = self._device.copy.record()
 
 
@@ -73,7 +70,6 @@ def plan_sampling(
         num_rows=len(constraints),
         pair=pair if uses_pair else None,
         any_free=bool(free),
-        any_forced=len(free) < len(distinct),
         may_coord=any(c.spatial and c.permits(spec.coord_id) for c in distinct),
         may_size=any(c.spatial and c.permits(spec.size_id) for c in distinct),
         any_random=any_random,
@@ -86,13 +82,9 @@ def stage_sampling(
     plan: SamplingPlan,
     constraints: Seq[Constraint],
     sequences: Seq[Sequence],
-    positions: Seq[int],
+    prefix_len: int,
 ) -> None:
-    """Write the controls, and where needed mask and temperatures, to the host staging.
-
-    ``positions`` are the absolute positions of the tokens to be sampled; with the seed they
-    determine the noise, and without any random row they are not read.
-    """
+    """Write the controls, and where needed mask and temperatures, to the host staging."""
     controls = slot.controls.array[: plan.num_rows]
     controls[:, Control.FORCED] = [-1 if (i := c.forced_id) is None else i for c in constraints]
     controls[:, Control.SPATIAL] = [c.spatial for c in constraints]
@@ -103,6 +95,6 @@ def stage_sampling(
     if plan.any_random:
         count = len(sequences)
         controls[:count, Control.SEED] = [s.sampling.seed & SEED_MASK for s in sequences]
-        controls[:count, Control.POSITION] = positions
+        controls[:count, Control.POSITION] = sampled_positions(sequences, prefix_len)
         values = [(s.sampling.temperature, s.sampling.top_p) for s in sequences]
         slot.sampling.array[:count] = np.asarray(values, dtype=np.float32)

@@ -24,7 +24,7 @@ class SamplingPlan:
         num_rows: rows of the batch.
         pair: the two ids every free row chooses between, and no id is embedded as text; None
             computes the vocabulary.
-        any_free, any_forced: rows that choose, and rows that do not; only read with a pair.
+        any_free: some row chooses; only read with a pair.
         may_coord, may_size: some row may sample a spatial coordinate, or a spatial size.
         any_random: some row has a temperature above 0.
         any_folded: some row only asks whether its answer goes on.
@@ -33,7 +33,6 @@ class SamplingPlan:
     num_rows: int
     pair: tuple[int, int] | None
     any_free: bool
-    any_forced: bool
     may_coord: bool
     may_size: bool
     any_random: bool
@@ -53,13 +52,14 @@ def sample(
         lanes: (rows,) int64 device.
     """
     rows, spec = plan.num_rows, model.spec
-    _copy_staging(slot, plan)
+    slot.controls.to_device(rows)
     hidden, controls = slot.hidden[:rows], slot.controls.device[:rows]
     choose = _choose_of_vocabulary if plan.pair is None else _choose_of_pair
     ids, probs = choose(model, hidden, plan, slot)
     landed = slot.landed.device[:rows]
     landed[:, Landed.ID] = ids
-    landed[:, Landed.COORD :] = -1
+    landed[:, Landed.COORD : Landed.PROB] = -1
+    landed[:, Landed.PROB] = probs
     bin_probs = torch.ones_like(probs)
     embeds = model.embed_tokens(ids) if plan.pair is None else None
     is_spatial = controls[:, Control.SPATIAL] == 1
@@ -72,20 +72,12 @@ def sample(
     if plan.may_size:
         is_size = is_spatial & (ids == spec.size_id)
         bins, chances = _most_likely(model.size_logits(hidden))
-        landed[:, Landed.WIDTH :] = torch.where(is_size[:, None], bins, -1)
+        landed[:, Landed.WIDTH : Landed.PROB] = torch.where(is_size[:, None], bins, -1)
         bin_probs = torch.where(is_size, chances.prod(-1), bin_probs)
         embeds = _where_rows(is_size, model.embed_sizes(bins), embeds)
-    slot.landed_probs.device[:rows] = torch.stack((probs, bin_probs), -1)
+    landed[:, Landed.BIN_PROB] = bin_probs
     if embeds is not None:  # a batch that can only end feeds nothing on
         relay.index_copy_(0, lanes, embeds.to(relay.dtype))
-
-
-def _copy_staging(slot: DecodeSlot, plan: SamplingPlan) -> None:
-    slot.controls.to_device(plan.num_rows)
-    if plan.pair is None:
-        slot.mask.to_device(plan.num_rows)
-    if plan.any_random:
-        slot.sampling.to_device(plan.num_rows)
 
 
 def _where_rows(is_new_R: Tensor, new_RD: Tensor, old_RD: Tensor | None) -> Tensor:
@@ -104,11 +96,9 @@ def _choose_of_pair(
     lead = logits[:, 1] - logits[:, 0]
     ids = torch.where(lead > 0, plan.pair[1], plan.pair[0])
     probs = torch.sigmoid(lead.abs())
-    if plan.any_forced:
-        is_forced = forced >= 0
-        ids = torch.where(is_forced, forced, ids)
-        probs = torch.where(is_forced, 1.0, probs)
-    return ids, probs
+    is_forced = forced >= 0
+    ids = torch.where(is_forced, forced, ids)
+    return ids, torch.where(is_forced, 1.0, probs)
 
 
 def _choose_of_vocabulary(
@@ -116,10 +106,12 @@ def _choose_of_vocabulary(
 ) -> tuple[Tensor, Tensor]:
     rows = plan.num_rows
     controls = slot.controls.device[:rows]
+    slot.mask.to_device(rows)
     logits = model.vocab_logits(hidden).float()
     logits = logits.masked_fill(slot.mask.device[:rows], float("-inf"))
     ids = logits.argmax(-1)
     if plan.any_random:
+        slot.sampling.to_device(rows)
         temperature, top_p = slot.sampling.device[:rows, :1], slot.sampling.device[:rows, 1:]
         seeds, positions = controls[:, Control.SEED, None], controls[:, Control.POSITION, None]
         scaled = logits / temperature.clamp_min(1e-6)

@@ -50,31 +50,26 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def waiting(self) -> list[Sequence]:
-        """Sequences not yet admitted, first to be admitted first."""
-        return [sequence for _, _, sequence in self._waiting]
-
-    @property
     def load(self) -> EngineLoad:
         """How full the engine is at this moment; may be read from any thread."""
         pool = self._pool
         num_used = pool.num_private_pages - pool.num_free_pages
         return EngineLoad(len(self.running), len(self._waiting), num_used, pool.num_private_pages)
 
-    @property
-    def num_free_lanes(self) -> int:
-        """Lanes nobody owns."""
-        return len(self._free_lanes)
-
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; raises CapacityError when it can never be admitted."""
-        self._cap_length(sequence)
-        needed = sequence.num_pages = self._pages_needed(sequence)
+        room = self._room_of(sequence)
+        self._cap_length(sequence, room)
+        # The last sampled token is never fed, so it needs no position.
+        positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
+        positions = min(positions + sequence.state.later_positions, room)
+        needed = sequence.num_pages = -(-positions // self._config.page_size)
         if needed > self._pool.num_private_pages:
             raise CapacityError(
                 f"the request needs {needed} KV pages of {self._config.page_size} positions; "
                 f"the cache holds {self._pool.num_private_pages}"
             )
+        sequence.status = SequenceStatus.WAITING
         deadline_s = math.inf if sequence.deadline_s is None else sequence.deadline_s
         bisect.insort(
             self._waiting, (deadline_s, next(self._arrivals), sequence), key=lambda item: item[:2]
@@ -86,17 +81,8 @@ class Scheduler:
         Raises CapacityError when the phase's first ids do not fit the context, or the pages
         that the sequence was admitted with.
         """
-        self._cap_length(sequence)
-        prompt_end = sequence.prompt_start + len(sequence.prompt_ids)
-        room = len(sequence.pages) * self._config.page_size - prompt_end
-        if room < 0:
-            raise CapacityError(
-                f"the next phase needs {prompt_end} positions; the request announced "
-                f"{prompt_end + room}"
-            )
-        if room + 1 < sequence.max_new_tokens:
-            sequence.max_new_tokens = room + 1
-            sequence.length_reason = EndReason.MAX_CONTEXT
+        num_owned = len(sequence.pages) * self._config.page_size
+        self._cap_length(sequence, min(self._room_of(sequence), num_owned))
         sequence.is_between_phases = False
         self._resuming.append(sequence)
 
@@ -121,15 +107,14 @@ class Scheduler:
             return None
         decode = self._decode_rows()
         is_decode_due = self._last_kind == "prefill" and not all(s.num_inflight for s in decode)
+        step = None
         if (self._waiting or self._resuming) and not is_decode_due:
-            plan = self._plan_prefill()
-            if plan is not None:
-                self._last_kind = "prefill"
-                return plan
-        if not decode:
-            return None
-        self._last_kind = "decode"
-        return Step("decode", decode)
+            step = self._plan_prefill()
+        if step is None and decode:
+            step = Step("decode", decode)
+        if step is not None:
+            self._last_kind = step.kind
+        return step
 
     def release(self, sequence: Sequence) -> None:
         """Take back everything a finalized sequence owns, exactly once."""
@@ -150,7 +135,8 @@ class Scheduler:
         return [
             sequence
             for sequence in self.running
-            if sequence.can_launch_decode and sequence.num_inflight < limit
+            if 1 <= sequence.num_launched < sequence.max_new_tokens
+            and sequence.num_inflight < limit
         ]
 
     def _plan_prefill(self) -> Step | None:
@@ -166,10 +152,8 @@ class Scheduler:
                 break
             del self._waiting[0]
             self._admit(sequence, step)
-        if not step.sequences:
-            return None
         step.sequences.sort(key=_row_order)
-        return step
+        return step if step.sequences else None
 
     def _fits(self, sequence: Sequence) -> bool:
         return (
@@ -198,31 +182,23 @@ class Scheduler:
         step.sequences.append(sequence)
         bisect.insort(self.running, sequence, key=_row_order)
 
-    def _pages_needed(self, sequence: Sequence) -> int:
-        # The last sampled token is never fed, so it needs no position.
-        positions = len(sequence.prompt_ids) + sequence.max_new_tokens - 1
-        positions += sequence.state.later_positions
-        room = self._max_context - self._start_of(sequence)
-        return -(-min(positions, room) // self._config.page_size)
+    def _room_of(self, sequence: Sequence) -> int:
+        """Return how many private positions the context leaves a sequence."""
+        return self._max_context - (0 if sequence.source is None else self._prefix_len)
 
-    def _start_of(self, sequence: Sequence) -> int:
-        return self._prefix_len if sequence.source is not None else 0
-
-    def _cap_length(self, sequence: Sequence) -> None:
-        """Set how many tokens the current phase may have, and what stops it there."""
-        prompt_end = self._start_of(sequence) + sequence.prompt_start + len(sequence.prompt_ids)
-        if prompt_end > self._max_context:
+    def _cap_length(self, sequence: Sequence, room: int) -> None:
+        """Set how many tokens the current phase may have in ``room``, and what stops it there."""
+        prompt_end = sequence.prompt_start + len(sequence.prompt_ids)
+        if prompt_end > room:
             raise CapacityError(
-                f"the prompt needs {prompt_end} positions; the model's context holds "
-                f"{self._max_context}"
+                f"the prompt needs {prompt_end} positions; beside the frame is room for {room}"
             )
         # Token n is sampled after n - 1 decode steps, the last at position prompt_end + n - 2.
-        context_cap = self._max_context - prompt_end + 1
+        cap = room - prompt_end + 1
         sequence.max_new_tokens = sequence.state.max_new_tokens
         sequence.length_reason = sequence.state.length_reason
-        if context_cap < sequence.max_new_tokens:
-            sequence.max_new_tokens = context_cap
-            sequence.length_reason = EndReason.MAX_CONTEXT
+        if cap < sequence.max_new_tokens:
+            sequence.max_new_tokens, sequence.length_reason = cap, EndReason.MAX_CONTEXT
 
 
 def _row_order(sequence: Sequence) -> tuple[int, int]:

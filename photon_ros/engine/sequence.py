@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the interfaces name tensors; a sequence never touches one
 class SequenceStatus(Enum):
     """Where a sequence is in its life."""
 
+    NEW = "new"  # not submitted
     WAITING = "waiting"  # not admitted: owns nothing
     RUNNING = "running"  # owns a lane, pages and a hold on its prefix
     RELEASED = "released"  # gave everything back, exactly once
@@ -86,7 +87,7 @@ class Sequence:
     adapter: LoraAdapter | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
     deadline_s: float | None = None
-    status: SequenceStatus = SequenceStatus.WAITING
+    status: SequenceStatus = SequenceStatus.NEW
     finalized: bool = False
     is_between_phases: bool = False
     inflight_refs: int = 0
@@ -111,20 +112,6 @@ class Sequence:
     def lora_slot(self) -> int:
         """Where its adapter is on the device; 0 for none."""
         return 0 if self.adapter_place is None else self.adapter_place.number
-
-    @property
-    def can_launch_decode(self) -> bool:
-        """True when a decode step for the next token may be launched."""
-        return (
-            1 <= self.num_launched < self.max_new_tokens
-            and not self.finalized
-            and self.status is SequenceStatus.RUNNING
-        )
-
-    @property
-    def is_zombie(self) -> bool:
-        """True when it has ended but launched steps still name it."""
-        return self.finalized and self.inflight_refs > 0
 
     def count_launch(self, record: StepRecord) -> None:
         """Take note of a step that will sample its next token."""

@@ -51,27 +51,23 @@ class SharedPlaces:
         """Places without content."""
         return len(self._free)
 
-    @property
-    def num_holders(self) -> int:
-        """Holds on all places together."""
-        return sum(place.num_holders for place in (*self._places.values(), *self._dropped))
-
     def has(self, key: Hashable) -> bool:
         """True when the content is there, launched or about to be."""
         return key in self._places
 
     def can_hold(self, key: Hashable) -> bool:
         """True when the content is there or room for it can be made."""
-        if key in self._places or self._free:
-            return True
-        return any(place.num_holders == 0 for place in self._places.values())
+        return key in self._places or bool(self._free) or self._oldest_unheld() is not None
 
     def hold(self, key: Hashable) -> Place:
         """Return the place of ``key`` with one more holder, making room if it is new."""
         place = self._places.get(key)
         if place is None:
             if not self._free:
-                self._evict_one()
+                evicted = self._oldest_unheld()
+                if evicted is None:
+                    raise PageError("no place can be made free: all are held")
+                self._remove(evicted)
             place = self._places[key] = Place(key, self._free.pop())
         place.num_holders += 1
         self._places.move_to_end(key)
@@ -100,23 +96,14 @@ class SharedPlaces:
             del self._places[place.key]
             self._dropped.add(place)
 
-    def clear(self) -> None:
-        """Forget all content that nobody holds."""
-        for place in [p for p in self._places.values() if p.num_holders == 0]:
-            self._remove(place)
-
     def check(self) -> None:
         """Recompute the invariant; raises PageError with the counts when it is broken."""
         num_used = len(self._places) + len(self._dropped)
         if len(self._free) + num_used != self._num_places:
             raise PageError(f"{len(self._free)} free + {num_used} used != {self._num_places}")
 
-    def _evict_one(self) -> None:
-        for place in self._places.values():
-            if place.num_holders == 0:
-                self._remove(place)
-                return
-        raise PageError("no place can be made free: all are held")
+    def _oldest_unheld(self) -> Place | None:
+        return next((place for place in self._places.values() if place.num_holders == 0), None)
 
     def _remove(self, place: Place) -> None:
         del self._places[place.key]

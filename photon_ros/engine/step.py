@@ -29,6 +29,7 @@ class Step:
         new_adapters: adapters to load before anything of the step runs.
         constraints: what each row may sample; None where that depends on a token that is not
             committed yet. ``is_held``: there is such a row.
+        is_sampled: its sampling and copy are queued; kept by the pipeline.
         slot, inputs: its buffers, and what its forward reads; set by its launch.
         record: its times; set by its launch.
     """
@@ -39,11 +40,10 @@ class Step:
     new_adapters: list[tuple[Place, LoraAdapter]] = field(default_factory=list)
     constraints: list[Constraint | None] = field(default_factory=list)
     is_held: bool = False
+    is_sampled: bool = False
     slot: DecodeSlot = field(init=False)
     inputs: ForwardInputs = field(init=False)
     record: StepRecord = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """What the log calls it."""
+    def __str__(self) -> str:
         return f"{self.kind} step of {len(self.sequences)} rows on slot {self.slot.slot_id}"

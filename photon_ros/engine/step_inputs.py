@@ -24,8 +24,9 @@ class ForwardInputs:
     """Device views of what one forward of ``rows`` rows and T tokens reads, all int64.
 
     Attributes:
-        lanes, lora_slots, last_index: (rows,) relay row, adapter slot, and index of each row's
-            last real token. ``lanes`` comes first: a captured sampling finds it by ``rows`` alone.
+        lanes, lora_slots, last_index: (rows,) relay row, adapter slot, and place of each row's
+            last real token among all ``rows * T``. ``lanes`` comes first: a captured sampling
+            finds it by ``rows`` alone.
         token_ids, positions, private_positions, write_slots: (rows, T).
         page_table: (rows, num_pages), private pages, padded with the reserved one.
         prefix_starts, row_prefix: (F,) and (rows,), in steps of fixed shape only: position slots
@@ -42,6 +43,11 @@ class ForwardInputs:
     page_table: Tensor
     prefix_starts: Tensor | None = None
     row_prefix: Tensor | None = None
+
+    @property
+    def is_fixed(self) -> bool:
+        """True when the step has a fixed shape, so that it can be captured."""
+        return self.row_prefix is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,8 @@ class StepRows:
         self.sequences = list(sequences)
         self._page_size = page_size
         self._lanes = np.array([s.lane for s in sequences], dtype=np.int64)
-        self._prefix_lens = np.array(
-            [0 if s.prefix is None else prefix_len for s in sequences], dtype=np.int64
-        )
+        prefix_lens = [[0 if s.prefix is None else prefix_len] for s in sequences]
+        self._prefix_lens = np.array(prefix_lens, dtype=np.int64)
         self._lora_slots = np.array([s.lora_slot for s in sequences], dtype=np.int64)
         self.has_adapters = bool(self._lora_slots.any())
         self.groups = row_groups(sequences, page_size)
@@ -77,55 +82,50 @@ class StepRows:
         for row, sequence in enumerate(sequences):
             self._page_table[row, : len(sequence.pages)] = sequence.pages
         self._first_tokens = np.zeros((len(sequences), 1), dtype=np.int64)
-        self._first_index = np.zeros(len(sequences), dtype=np.int64)
         self._rows = np.arange(len(sequences))
 
     def decode_fields(self) -> list[Int64]:
         """Return the fields of ForwardInputs, in its order, for the next decode step."""
-        page_size = self._page_size
         private = np.array([s.private_position() for s in self.sequences], dtype=np.int64)
-        pages = self._page_table[self._rows, private // page_size]
-        write_slots = pages * page_size + private % page_size
-        width = int(private.max()) // page_size + 1
-        return [
-            self._lanes,
-            self._lora_slots,
-            self._first_index,
-            self._first_tokens,  # the relay is read instead
-            (self._prefix_lens + private)[:, None],
-            private[:, None],
-            write_slots[:, None],
-            self._page_table[:, :width],
-        ]
+        # Not these token ids: the relay is read instead.
+        return self._fields(self._rows, self._first_tokens, private[:, None])
 
     def prefill_fields(self) -> list[Int64]:
         """Return the fields of ForwardInputs, in its order, for the prompts of all rows."""
-        page_size, sequences = self._page_size, self.sequences
-        lengths = np.array([len(s.prompt_ids) for s in sequences], dtype=np.int64)
-        starts = np.array([s.prompt_start for s in sequences], dtype=np.int64)
-        token_ids = np.zeros((len(sequences), int(lengths.max())), dtype=np.int64)
-        for row, sequence in enumerate(sequences):
-            token_ids[row, : lengths[row]] = sequence.prompt_ids
+        prompts = [s.prompt_ids for s in self.sequences]
+        last = np.array([len(prompt) - 1 for prompt in prompts], dtype=np.int64)
+        token_ids = np.zeros((len(prompts), int(last.max()) + 1), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            token_ids[row, : len(prompt)] = prompt
         steps = np.arange(token_ids.shape[1])
-        private = starts[:, None] + steps
-        is_real = steps < lengths[:, None]
-        width = -(-int((starts + lengths).max()) // page_size)
-        page_table = self._page_table[:, :width]
-        pages = np.take_along_axis(page_table, np.minimum(private // page_size, width - 1), axis=1)
-        pages = np.where(is_real, pages, RESERVED_PAGE)
-        write_slots = pages * page_size + private % page_size
+        starts = np.array([[s.prompt_start] for s in self.sequences], dtype=np.int64)
         # Padding tokens stay inside the context: the rotary table ends there.
-        last = lengths[:, None] - 1 + starts[:, None]
-        positions = self._prefix_lens[:, None] + np.minimum(private, last)
+        private = starts + np.minimum(steps, last[:, None])
+        last_index = self._rows * len(steps) + last
+        return self._fields(last_index, token_ids, private, is_padding=steps > last[:, None])
+
+    def _fields(
+        self,
+        last_index: Int64,
+        token_ids: Int64,
+        private: Int64,
+        is_padding: NDArray[np.bool_] | None = None,
+    ) -> list[Int64]:
+        page_size = self._page_size
+        page_index = private // page_size
+        pages = self._page_table[self._rows[:, None], page_index]
+        if is_padding is not None:
+            pages[is_padding] = RESERVED_PAGE
+        width = int(page_index.max()) + 1
         return [
             self._lanes,
             self._lora_slots,
-            lengths - 1,
+            last_index,
             token_ids,
-            positions,
+            self._prefix_lens + private,
             private,
-            write_slots,
-            page_table,
+            pages * page_size + private % page_size,
+            self._page_table[:, :width],
         ]
 
     def fixed_fields(self, *, max_rows: int, max_pages: int, max_prefixes: int) -> list[Int64]:

@@ -9,7 +9,7 @@ from photon_ros.core.request import check_deadline, check_sampling
 from photon_ros.engine.decode_slot import MAX_PROMPT_VALUES
 from photon_ros.engine.interfaces import Constraint, ModelSpec
 from photon_ros.engine.lora import LoraBank
-from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 
 def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> None:
@@ -21,7 +21,7 @@ def check_submission(sequence: Sequence, spec: ModelSpec, bank: LoraBank) -> Non
             sampled so, or has no time for a deadline.
         CapacityError: crops, values or adapter do not fit the engine's buffers.
     """
-    if sequence.clock.submitted_s or sequence.finalized:
+    if sequence.status is not SequenceStatus.NEW:
         raise InputError("the sequence was submitted or cancelled before; make a new one")
     check_ids(sequence.prompt_ids, spec.vocab_size)
     _check_values(sequence)
@@ -49,8 +49,9 @@ def check_ids(prompt_ids: Seq[int], vocab_size: int) -> None:
 
 def check_constraint(constraint: Constraint, vocab_size: int) -> None:
     """Raise InputError for a constraint that no token of the vocabulary can satisfy as it is."""
-    _check_vocabulary("a constraint", constraint.named_ids, vocab_size)
-    allowed = constraint.allowed
+    allowed, fold_to = constraint.allowed, constraint.fold_to
+    named = (*(allowed or ()), *constraint.forbidden, *(() if fold_to is None else (fold_to,)))
+    _check_vocabulary("a constraint", named, vocab_size)
     if allowed == () or (allowed is None and len(set(constraint.forbidden)) == vocab_size):
         raise InputError("a constraint allows no token; at least 1 must be left")
 

@@ -20,47 +20,36 @@ class Watchdog:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._lock = threading.Lock()
-        self._waiting_for: str | None = None
-        self._since_s = 0.0
-        self._is_reported = False
+        # (what, since when); only ever replaced as a whole, so it is read without a lock.
+        self._wait: tuple[object, float] | None = None
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="photon-watchdog", daemon=True)
 
     def start(self) -> None:
         """Report stalls from a thread of its own until :meth:`close`."""
-        self._thread = threading.Thread(target=self._run, name="photon-watchdog", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def watch(self, what: str) -> Iterator[None]:
+    def watch(self, what: object) -> Iterator[None]:
         """Mark the body as a wait for ``what``."""
-        with self._lock:
-            self._waiting_for, self._since_s, self._is_reported = what, time.monotonic(), False
+        self._wait = (what, time.monotonic())
         try:
             yield
         finally:
-            with self._lock:
-                self._waiting_for = None
-
-    @property
-    def stalled(self) -> str | None:
-        """What has been waited for longer than the limit, with the seconds, or None."""
-        with self._lock:
-            waited_s = time.monotonic() - self._since_s
-            if self._waiting_for is None or waited_s < self._limit_s:
-                return None
-            return f"{self._waiting_for}: no answer from the device for {waited_s:.1f} s"
+            self._wait = None
 
     def close(self) -> None:
         """Stop reporting."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(1.0)
+        self._thread.join(1.0)
 
     def _run(self) -> None:
+        reported = None
         while not self._stop.wait(self._limit_s / 4):
-            stalled = self.stalled
-            if stalled is not None and not self._is_reported:
-                self._is_reported = True
-                logger.error("%s", stalled)
+            wait = self._wait
+            if wait is None or wait is reported:
+                continue
+            waited_s = time.monotonic() - wait[1]
+            if waited_s >= self._limit_s:
+                reported = wait
+                logger.error("%s: no answer from the device for %.1f s", wait[0], waited_s)

@@ -11,11 +11,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from photon_ros.core.errors import EngineStopped, PhotonError
 from photon_ros.engine.engine import Engine
 from photon_ros.engine.lifecycle import fault
-from photon_ros.engine.sequence import Outcome, Sequence
+from photon_ros.engine.sequence import Sequence, SequenceStatus
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ class EngineWorker:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
-        self._live: set[Sequence] = set()
+        self._live: list[Sequence] = []  # submitted, and not yet told of their end
         # Who waits, and for what of that which was submitted before.
-        self._drains: list[tuple[threading.Event, set[Sequence]]] = []
+        self._drains: list[tuple[threading.Event, list[Sequence]]] = []
         engine.watchdog.start()
         self._thread = threading.Thread(target=self._run, name="photon-engine", daemon=True)
         self._thread.start()
@@ -52,16 +53,16 @@ class EngineWorker:
 
     def pause(self) -> None:
         """Launch nothing more until :meth:`resume`; what is in flight is still committed."""
-        self._post(lambda: self._set_paused(True))
+        self._post(partial(setattr, self.engine.scheduler, "is_paused", True))
 
     def resume(self) -> None:
         """Launch again."""
-        self._post(lambda: self._set_paused(False))
+        self._post(partial(setattr, self.engine.scheduler, "is_paused", False))
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything submitted so far is answered; return False on a timeout."""
         is_drained = threading.Event()
-        self._post(lambda: self._drains.append((is_drained, set(self._live))))
+        self._post(lambda: self._drains.append((is_drained, self._live.copy())))
         return is_drained.wait(timeout_s)
 
     def close(self) -> None:
@@ -84,17 +85,10 @@ class EngineWorker:
             self._wake.notify()
 
     def _submit(self, sequence: Sequence) -> None:
-        if sequence.finalized or sequence in self._live:
+        if sequence.status is not SequenceStatus.NEW:
             logger.error("a sequence was submitted before, and is told of its end only once")
             return
-        deliver = sequence.on_done
-
-        def on_done(ended: Sequence, outcome: Outcome) -> None:
-            self._live.discard(ended)
-            deliver(ended, outcome)
-
-        sequence.on_done = on_done
-        self._live.add(sequence)
+        self._live.append(sequence)
         try:
             self.engine.submit(sequence)
         except PhotonError as error:
@@ -103,22 +97,20 @@ class EngineWorker:
             self.engine.cancel(sequence, fault("its grammar failed", cause))
 
     def _cancel(self, sequence: Sequence, error: BaseException) -> None:
-        if sequence in self._live:
+        if sequence.status is not SequenceStatus.NEW:
             self.engine.cancel(sequence, error)
 
-    def _set_paused(self, is_paused: bool) -> None:
-        self.engine.scheduler.is_paused = is_paused
-
-    def _tell_drained(self) -> None:
-        for drain in list(self._drains):
+    def _forget_ended(self) -> None:
+        self._live = _still_live(self._live)
+        for drain in self._drains.copy():
             is_drained, awaited = drain
-            if awaited.isdisjoint(self._live):
+            if not _still_live(awaited):
                 is_drained.set()
                 self._drains.remove(drain)
 
     def _run(self) -> None:
         while True:
-            self._tell_drained()
+            self._forget_ended()
             with self._wake:
                 # While paused, requests still reach their deadlines: look now and then.
                 self._wake.wait_for(
@@ -133,7 +125,7 @@ class EngineWorker:
             if self.engine.has_work:
                 self._guarded(self.engine.tick)
         self._end_all(EngineStopped("the engine was closed"))
-        self._tell_drained()
+        self._forget_ended()
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -155,8 +147,12 @@ class EngineWorker:
                 action()
             except Exception:  # noqa: PERF203 (the others have to be told all the same)
                 logger.exception("a late submission could not be answered")
-        for sequence in list(self._live):
+        for sequence in _still_live(self._live):
             try:
                 self.engine.cancel(sequence, error)
             except Exception:  # noqa: PERF203 (it has been told; the others have to be, too)
                 logger.exception("a request could not give back what it owned")
+
+
+def _still_live(sequences: list[Sequence]) -> list[Sequence]:
+    return [sequence for sequence in sequences if not sequence.finalized]

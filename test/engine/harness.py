@@ -22,9 +22,22 @@ from photon_ros.engine.sequence import (
     Sequence,
     SequenceStatus,
 )
+from photon_ros.engine.shared_places import SharedPlaces
 
 Key = tuple[int, int, tuple[int, int]]
 SMALL = {"max_rows": 4, "max_prefixes": 2, "page_size": 4, "num_private_pages": 40}
+
+
+def num_holders(places: SharedPlaces) -> int:
+    """Return the holds on all places together, those on garbage included."""
+    return sum(place.num_holders for place in (*places._places.values(), *places._dropped))
+
+
+def num_free_when_cleared(places: SharedPlaces) -> int:
+    """Forget all content, which nobody may hold; return how many places are free then."""
+    for place in list(places._places.values()):
+        places.drop(place)
+    return places.num_free
 
 
 def key_of(tokens: list) -> list[Key]:
@@ -102,9 +115,7 @@ class Harness:
     def run(self, max_ticks: int = 2000) -> None:
         """Tick until idle; then nothing may be held any more, frames neither."""
         self.settle(max_ticks)
-        pool = self.engine.pool
-        pool.prefixes.clear()
-        assert pool.prefixes.num_free == self.config.max_prefixes
+        assert num_free_when_cleared(self.engine.pool.prefixes) == self.config.max_prefixes
 
     def settle(self, max_ticks: int = 2000) -> None:
         """Tick until idle; then nothing may be held any more but frames that nobody reads."""
@@ -121,7 +132,7 @@ class Harness:
         assert not self.faults, f"a fault that nobody planted: {self.faults[0]}"
         engine.pool.check()
         named: dict[Sequence, int] = {}
-        for step in engine._steps.values():
+        for step in engine.pipeline.steps:
             for sequence in step.sequences:
                 named[sequence] = named.get(sequence, 0) + 1
         owned: list[int] = []
@@ -143,9 +154,9 @@ class Harness:
         assert len(owned) == engine.pool.num_private_pages - engine.pool.num_free_pages
 
     def check_idle(self) -> None:
-        assert self.engine.scheduler.adapters.num_holders == 0
+        assert num_holders(self.engine.scheduler.adapters) == 0
         pool = self.engine.pool
         assert pool.num_free_pages == pool.num_private_pages
-        assert self.engine.scheduler.num_free_lanes == self.config.max_rows
-        assert pool.prefixes.num_holders == 0
-        assert self.engine.pipeline.num_inflight == 0
+        assert len(self.engine.scheduler._free_lanes) == self.config.max_rows
+        assert num_holders(pool.prefixes) == 0
+        assert not self.engine.pipeline.steps

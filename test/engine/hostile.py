@@ -43,7 +43,7 @@ class Garbage:
     def __init__(self, seed: int, below: int) -> None:
         self._random = random.Random(seed)
         drawn = np.random.default_rng(seed).integers(0, below, NUM_GARBAGE)
-        dtypes = (torch.int64, torch.float32, torch.bool, torch.uint8)
+        dtypes = (torch.int64, torch.float32, torch.float64, torch.bool, torch.uint8)
         self._drawn = {dtype: torch.from_numpy(drawn).to(dtype) for dtype in dtypes}
 
     def fill(self, tensor: Tensor) -> None:
@@ -113,22 +113,21 @@ class RelayTensor(Tensor):
 class PoisoningPipeline(Pipeline):
     """Ruins a slot's buffers as soon as nobody may read them."""
 
-    slots: list[DecodeSlot]
     device: Device
     garbage: Garbage
 
-    def launch(self, slot: int) -> None:
-        super().launch(slot)
-        buffers = _buffers(self.slots[slot], on_host=False)
+    def launch(self, step: Step) -> None:
+        super().launch(step)
+        buffers = _buffers(step.slot, on_host=False)
         self.device.compute.submit(lambda: self._ruin(buffers), "poison")
 
-    def commit(self, slot: int) -> None:
-        super().commit(slot)
-        self._ruin_host(self.slots[slot])
+    def commit(self, step: Step) -> None:
+        super().commit(step)
+        self._ruin_host(step.slot)
 
-    def abandon(self, slot: int) -> None:
-        super().abandon(slot)
-        self._ruin_host(self.slots[slot])
+    def abandon(self, step: Step) -> None:
+        super().abandon(step)
+        self._ruin_host(step.slot)
 
     def _ruin_host(self, slot: DecodeSlot) -> None:
         buffers = _buffers(slot, on_host=True)
@@ -294,7 +293,7 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
     for unwritten in (relay, cache.keys, cache.values):
         garbage.fill(unwritten)
     watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
-    _adopt(engine.pipeline, PoisoningPipeline, slots=engine._slots, device=device, garbage=garbage)
+    _adopt(engine.pipeline, PoisoningPipeline, device=device, garbage=garbage)
     pool = engine.pool
     _adopt(pool, PoisoningPool, poison_pages=poison_pages)
     _adopt(

@@ -64,14 +64,17 @@ class Batch:
     ) -> list[SampledToken]:
         rows = len(constraints)
         params = params or [SamplingParams()] * rows
-        sequences = [Sequence((1,), TextGrammar(), lambda *_: None, sampling=p) for p in params]
+        sequences = [
+            Sequence((1,), TextGrammar(), lambda *_: None, sampling=p, num_launched=position)
+            for p, position in zip(params, positions or [0] * rows, strict=True)
+        ]
         plan = plan_sampling(constraints, sequences, SPEC)
         if not may_use_pair:
             plan = replace(plan, pair=None)
         self.plan = plan
-        stage_sampling(self.slot, plan, constraints, sequences, positions or [0] * rows)
+        stage_sampling(self.slot, plan, constraints, sequences, SPEC.prefix_len)
         sample(self.model, self.slot, plan, self.relay, torch.tensor(self.lanes[:rows]))
-        self.slot.copy_landed(rows)
+        self.slot.landed.to_host(rows)
         return self.slot.landed_tokens(rows)
 
 

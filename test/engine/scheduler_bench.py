@@ -31,6 +31,11 @@ class Bench:
         )
         self.inflight: list[Step] = []
 
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Sequences not yet admitted, first to be admitted first."""
+        return [sequence for _, _, sequence in self.scheduler._waiting]
+
     def add(
         self,
         num_tokens: int = 5,

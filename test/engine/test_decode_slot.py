@@ -176,9 +176,10 @@ def test_an_equal_constraint_that_is_another_object_is_written() -> None:
 
 def test_landed_tokens_are_those_of_the_device_in_row_order() -> None:
     slot = make_slot()
-    slot.landed.device[:3] = torch.tensor([[5, 7, -1, -1], [6, -1, 2, 9], [0, -1, -1, -1]])
-    slot.landed_probs.device[:3] = torch.tensor([[0.5, 0.25], [1.0, 0.125], [0.75, 1.0]])
-    slot.copy_landed(3)
+    slot.landed.device[:3] = torch.tensor(
+        [[5, 7, -1, -1, 0.5, 0.25], [6, -1, 2, 9, 1.0, 0.125], [0, -1, -1, -1, 0.75, 1.0]]
+    )
+    slot.landed.to_host(3)
     assert slot.landed_tokens(3) == [
         SampledToken(5, 7, (-1, -1), 0.5, 0.25),
         SampledToken(6, -1, (2, 9), 1.0, 0.125),
@@ -189,6 +190,6 @@ def test_landed_tokens_are_those_of_the_device_in_row_order() -> None:
 def test_a_copy_of_few_rows_leaves_the_others() -> None:
     slot = make_slot()
     slot.landed.device.fill_(3)
-    slot.copy_landed(2)
+    slot.landed.to_host(2)
     assert slot.landed.host[:2].eq(3).all()
     assert slot.landed.host[2:].eq(0).all()

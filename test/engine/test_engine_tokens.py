@@ -96,7 +96,7 @@ def test_the_next_forward_is_queued_before_the_last_token_is_committed() -> None
     harness.submit(TextGrammar(8))
     harness.tick()  # launches the prefill
     harness.tick()  # launches a decode, then commits the prefill
-    assert harness.engine.pipeline.num_inflight == 1
+    assert len(harness.engine.pipeline.steps) == 1
     assert harness.engine.stats.num_decode_steps == 1
     assert harness.engine.stats.num_tokens == 1
 
@@ -106,7 +106,7 @@ def test_blocking_never_has_a_step_in_flight_between_ticks() -> None:
     harness.submit(CycleGrammar())
     while harness.engine.has_work:
         harness.tick()
-        assert harness.engine.pipeline.num_inflight == 0
+        assert not harness.engine.pipeline.steps
 
 
 def test_only_grammars_that_cannot_look_ahead_are_held() -> None:
@@ -214,7 +214,7 @@ def test_paused_launches_nothing_and_commits_what_is_in_flight() -> None:
     launched = harness.engine.stats.num_decode_steps
     for _ in range(4):
         harness.tick()
-    assert harness.engine.pipeline.num_inflight == 0
+    assert not harness.engine.pipeline.steps
     assert harness.engine.stats.num_decode_steps == launched
     harness.engine.scheduler.is_paused = False
     harness.run()

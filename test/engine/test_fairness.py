@@ -39,7 +39,7 @@ def test_an_answer_known_to_go_on_waits_for_one_prefill_at_most(
     bench.launch()
     bench.commit()
     num_missed = 0
-    while watched.can_launch_decode:
+    while 1 <= watched.num_launched < watched.max_new_tokens:
         for length in lengths[:at_a_time]:
             bench.add(num_tokens=length, frame=next(frames) % 12)
         launched = watched.num_launched

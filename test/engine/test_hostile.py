@@ -14,6 +14,7 @@ from hash_model import expected_tokens
 from photon_ros.core.errors import RequestCancelled
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.sequence import Sequence
+from photon_ros.engine.step import Step
 
 
 def running(eagerness: float = 0.0) -> tuple[Harness, Sequence]:
@@ -116,7 +117,9 @@ def test_a_slot_launched_again_holds_garbage_on_the_device() -> None:
     harness.device.compute.record().synchronize()
     buffers = (slot.hidden, slot.inputs.device, slot.landed.device)
     before = [buffer.clone() for buffer in buffers]
-    harness.engine.pipeline.launch(slot.slot_id)
+    step = Step("decode", [])
+    step.slot = slot
+    harness.engine.pipeline.launch(step)
     harness.device.compute.record().synchronize()
     for buffer, old in zip(buffers, before, strict=True):
         assert not torch.equal(buffer, old)

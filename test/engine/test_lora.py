@@ -143,6 +143,5 @@ def test_a_slot_that_is_loaded_anew_keeps_nothing_of_the_adapter_before() -> Non
     bank.load(1, shaped(rank=4))
     bank.load(1, shaped(rank=1))
     x = torch.ones(1, 1, 8)
-    rows = bank.rows(torch.tensor([1]))
-    assert rows(0, "value", x).flatten().tolist() == [8.0] * 8
-    assert bank.rows(torch.tensor([0]))(0, "value", x).abs().max() == 0
+    assert bank.adapt(torch.tensor([1]), 0, "value", x).flatten().tolist() == [8.0] * 8
+    assert bank.adapt(torch.tensor([0]), 0, "value", x).abs().max() == 0

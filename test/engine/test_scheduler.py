@@ -17,7 +17,7 @@ def test_the_queue_is_in_deadline_order_then_in_order_of_arrival() -> None:
     bench = Bench()
     deadlines = [None, 30.0, 10.0, None, 20.0, 10.0]
     sequences = [bench.add(deadline_s=deadline_s) for deadline_s in deadlines]
-    assert bench.scheduler.waiting == [sequences[i] for i in (2, 5, 4, 1, 0, 3)]
+    assert bench.waiting == [sequences[i] for i in (2, 5, 4, 1, 0, 3)]
     assert bench.scheduler.num_waiting == 6
 
 
@@ -54,11 +54,11 @@ def test_admission_is_whole_or_not_at_all(scarce: str) -> None:
     first, second = bench.add(frame=1), bench.add(frame=2)
     bench.launch()
     assert first.status is SequenceStatus.RUNNING
-    lanes, pages = bench.scheduler.num_free_lanes, bench.pool.num_free_pages
+    lanes, pages = len(bench.scheduler._free_lanes), bench.pool.num_free_pages
     bench.launch()
     assert second.status is SequenceStatus.WAITING
     assert (second.lane, second.pages, second.prefix) == (-1, [], None)
-    assert bench.scheduler.num_free_lanes == lanes
+    assert len(bench.scheduler._free_lanes) == lanes
     assert bench.pool.num_free_pages == pages
     assert not bench.pool.prefixes.has(2)
     while not first.finalized:
@@ -172,7 +172,7 @@ def test_what_can_never_fit_is_refused_with_what_it_needs_and_what_there_is() ->
     bench = Bench(num_private_pages=2)
     with pytest.raises(CapacityError, match=r"needs 3 KV pages of 4 positions; .* holds 2"):
         bench.add(num_tokens=8)
-    with pytest.raises(CapacityError, match=r"needs 67 positions; .* holds 60"):
+    with pytest.raises(CapacityError, match=r"needs 61 positions; .* room for 54"):
         bench.add(prompt_len=61, frame=1)
     assert bench.scheduler.num_waiting == 0
 
@@ -205,7 +205,7 @@ def test_withdrawing_a_waiting_sequence_leaves_the_others_in_order() -> None:
     bench = Bench()
     sequences = [bench.add(deadline_s=float(i)) for i in range(3)]
     bench.end(sequences[1])
-    assert bench.scheduler.waiting == [sequences[0], sequences[2]]
+    assert bench.waiting == [sequences[0], sequences[2]]
     assert sequences[1].status is SequenceStatus.RELEASED
 
 
@@ -242,7 +242,7 @@ def test_a_sequence_is_released_once_however_often_it_is_asked_for() -> None:
     bench.end(sequence)
     bench.scheduler.release(sequence)
     assert bench.pool.num_free_pages == 20
-    assert bench.scheduler.num_free_lanes == 4
+    assert len(bench.scheduler._free_lanes) == 4
     bench.pool.check()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from harness import num_free_when_cleared
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -48,8 +49,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.bench.inflight) < 2)
     @rule()
     def launch(self) -> None:
-        before = self.bench.scheduler.waiting
-        could_decode = [s for s in self.bench.scheduler.running if s.can_launch_decode]
+        before = self.bench.waiting
+        could_decode = [
+            s for s in self.bench.scheduler.running if 1 <= s.num_launched < s.max_new_tokens
+        ]
         plan = self.bench.launch()
         if plan is None:
             assert not [s for s in could_decode if s.num_inflight < 2]
@@ -89,7 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         owners = [s for s in self.sequences if s.status is SequenceStatus.RUNNING]
         lanes = [s.lane for s in owners]
         assert len(set(lanes)) == len(lanes)
-        assert bench.scheduler.num_free_lanes + len(lanes) == bench.config.max_rows
+        assert len(bench.scheduler._free_lanes) + len(lanes) == bench.config.max_rows
         pages = [page for s in owners for page in s.pages]
         assert len(set(pages)) == len(pages)
         assert len(pages) + bench.pool.num_free_pages == bench.config.num_private_pages
@@ -106,8 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.bench.step()
         assert all(s.status is SequenceStatus.RELEASED for s in self.sequences), "starved"
         assert self.bench.pool.num_free_pages == self.bench.config.num_private_pages
-        self.bench.pool.prefixes.clear()
-        assert self.bench.pool.prefixes.num_free == self.bench.config.max_prefixes
+        assert num_free_when_cleared(self.bench.pool.prefixes) == self.bench.config.max_prefixes
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

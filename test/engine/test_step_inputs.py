@@ -106,8 +106,8 @@ def test_every_token_gets_its_page_slot_and_position(
         assert fields["write_slots"][at] == token["slot"]
         if kind == "prefill":
             assert fields["token_ids"][at] == token["id"]
-    lengths = real.sum(axis=1)
-    assert fields["last_index"].tolist() == (lengths - 1).tolist()
+    lasts = [fields["last_index"][row] for row in range(len(sequences))]
+    assert lasts == [row * real.shape[1] + count - 1 for row, count in enumerate(real.sum(axis=1))]
     check_padding(fields, real, page_size)
     check_page_table(fields["page_table"], sequences, fields, real, page_size)
     assert all(field.dtype == np.int64 for field in fields.values())
@@ -148,7 +148,7 @@ def test_padding_of_a_ragged_prefill_is_on_the_reserved_page() -> None:
     assert fields["token_ids"].tolist() == [[9, 8, 7, 6, 5], [4, 0, 0, 0, 0]]
     assert fields["positions"].tolist() == [[0, 1, 2, 3, 4], [7, 7, 7, 7, 7]]
     assert (fields["write_slots"][1, 1:] < 2).all()
-    assert fields["last_index"].tolist() == [4, 0]
+    assert fields["last_index"].tolist() == [4, 5]
 
 
 @given(st.lists(st.sampled_from([None, 1, 4, 9]), min_size=1, max_size=10), st.integers(1, 4))

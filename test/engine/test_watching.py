@@ -100,9 +100,7 @@ def test_a_wait_over_the_limit_is_reported_once_with_its_step(
     watchdog.start()
     with caplog.at_level(logging.ERROR), watchdog.watch("decode step of 3 rows on slot 1"):
         time.sleep(0.2)
-        assert "decode step of 3 rows on slot 1" in (watchdog.stalled or "")
     watchdog.close()
-    assert watchdog.stalled is None
     reports = [record for record in caplog.records if "decode step of 3 rows" in record.message]
     assert len(reports) == 1
 
@@ -122,8 +120,8 @@ def test_the_engine_names_the_step_it_waits_for() -> None:
     seen: list[str] = []
     watch = harness.engine.watchdog.watch
 
-    def listening(what: str):
-        seen.append(what)
+    def listening(what: object):
+        seen.append(str(what))
         return watch(what)
 
     harness.engine.watchdog.watch = listening
@@ -143,11 +141,11 @@ def test_every_committed_step_leaves_a_record_in_order() -> None:
     assert len(stats.records) == stats.num_prefill_steps + stats.num_decode_steps
     assert sum(r.num_zombies for r in stats.records) == stats.num_zombie_rows
     decode = [r for r in stats.records if r.kind == "decode"]
-    assert stats.occupancy == pytest.approx(sum(r.num_rows for r in decode) / len(decode))
+    assert stats.num_decode_rows == sum(r.num_rows for r in decode)
     for record in stats.records:
         assert record.launch_s <= record.launched_s <= record.sample_s <= record.sampled_s
         assert record.sampled_s <= record.wait_s <= record.copied_s <= record.committed_s
-        assert record.bookkeeping_s > 0
+        assert record.parts_ms()["bookkeeping"] > 0
     committed = [record.committed_s for record in stats.records]
     assert committed == sorted(committed)
 

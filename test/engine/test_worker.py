@@ -20,8 +20,11 @@ from asking import (
 )
 from grammars import ParityGrammar, TextGrammar
 from harness import SMALL
+from hash_model import HashModel
+from torch import Tensor
 
 from photon_ros.core.errors import CapacityError, EngineStopped, RequestCancelled
+from photon_ros.engine.interfaces import Adapt, Attend
 from photon_ros.engine.worker import EngineWorker
 
 CANCELLED = RequestCancelled("cancelled by the test")
@@ -77,7 +80,7 @@ def test_cancels_from_many_threads_end_each_request_once(opened: Opened) -> None
         else:
             assert one.error is CANCELLED
     assert worker.drain(5)
-    assert worker.engine.scheduler.num_free_lanes == SMALL["max_rows"]
+    assert len(worker.engine.scheduler._free_lanes) == SMALL["max_rows"]
 
 
 def test_a_cancel_before_the_submit_and_one_after_the_end_do_nothing(opened: Opened) -> None:
@@ -204,3 +207,37 @@ def test_an_engine_may_be_closed_by_what_it_calls(
     with pytest.raises(EngineStopped):
         worker.submit(Asked(detect()).sequence)
     worker.close()
+
+
+class Gate(HashModel):
+    """A forward that takes until it is let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.is_open = threading.Event(), threading.Event()
+
+    def decode(
+        self, x_BTD: Tensor, positions_BT: Tensor, attend: Attend, adapt: Adapt | None = None
+    ) -> Tensor:
+        self.entered.set()
+        assert self.is_open.wait(10)
+        return super().decode(x_BTD, positions_BT, attend, adapt)
+
+
+def test_what_a_request_waits_for_the_thread_is_queueing(opened: Opened) -> None:
+    model = Gate()
+    worker = opened(model)
+    first, second = Asked(detect()), Asked(detect(), (3,))
+    worker.submit(first.sequence)
+    assert model.entered.wait(10)
+    worker.submit(second.sequence)
+    submitted_s = time.monotonic()
+    time.sleep(0.1)
+    model.is_open.set()
+    assert second.error is None
+    clock = second.sequence.clock
+    assert clock.submitted_s <= submitted_s
+    stages_ms = clock.stages_ms()
+    assert stages_ms["queue"] >= 100
+    whole = stages_ms["queue"] + stages_ms["prefill"] + stages_ms["decode"]
+    assert whole == pytest.approx(1e3 * (clock.finalized_s - clock.submitted_s))

@@ -17,7 +17,7 @@ from asking import (
     endless,
 )
 from grammars import CycleGrammar, TextGrammar
-from harness import SMALL
+from harness import SMALL, num_holders
 from hash_model import HashModel
 
 from photon_ros.core.errors import CapacityError, EngineFault, RequestCancelled
@@ -187,7 +187,7 @@ def test_a_bug_of_the_engine_in_the_middle_of_a_tick_leaves_nothing_held(
         pool = engine.pool
         pool.check()
         assert pool.num_free_pages == pool.num_private_pages
-        assert engine.scheduler.num_free_lanes == SMALL["max_rows"]
-        assert pool.prefixes.num_holders == 0
+        assert len(engine.scheduler._free_lanes) == SMALL["max_rows"]
+        assert num_holders(pool.prefixes) == 0
     finally:
         worker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_an_adapter_equals_the_model_with_the_difference_added_to_its_weights(
         x = torch.randn(3, 5, 32, generator=torch.Generator().manual_seed(2))
         positions = torch.arange(5).expand(3, -1)
         slots = torch.tensor([2, 0, 2])
-        mixed = tiny_model.decode(x, positions, CausalAttend(), bank.rows(slots))
+        mixed = tiny_model.decode(x, positions, CausalAttend(), partial(bank.adapt, slots))
         plain = tiny_model.decode(x, positions, CausalAttend())
         adapted = merged.decode(x, positions, CausalAttend())
     torch.testing.assert_close(mixed[1], plain[1], atol=1e-5, rtol=1e-5)

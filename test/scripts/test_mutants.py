@@ -115,11 +115,11 @@ import json
 from scripts.mutants.edge import Change, Edge
 from scripts.mutants.trial import Trial, run_trials
 
-LINE = '        self._require(slot, SlotPhase.FREE, "launch")\\n'
+LINE = '            raise PipelineError(f"launch of a {step}: the slot is in flight")\\n'
 news = {
-    "removed": "",
-    "harmless": LINE + "        # as before\\n",
-    "crashing": "        no_such_name\\n",
+    "removed": "            pass\\n",
+    "harmless": LINE + "            # as before\\n",
+    "crashing": "            no_such_name\\n",
     "gone": None,
 }
 trials = [Trial("no change", ["test_pipeline.py"])]
