@@ -5,19 +5,17 @@
     OUT/pictures/       overlay pictures of labelled frames first, then a sample
 
 Everything cheap is checked before the model is loaded, and the model and the prompts before
-the first frame is spent.
+the first frame is spent. An earlier report in OUT stays until the new one is whole.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
-from photon_ros.core.errors import InputError
 from photon_ros.replay.bag_reader import COMPRESSED_IMAGE, BagEntry, BagReader
 from photon_ros.replay.live import run_live
 from photon_ros.replay.lockstep import Question, Submitter, run_lockstep
@@ -26,13 +24,15 @@ from photon_ros.replay.outcome import RunOutcome
 from photon_ros.replay.pictures import draw_pictures
 from photon_ros.replay.progress import progress_bar
 from photon_ros.replay.report import render_report
-from photon_ros.replay.results import Document, bag_facts, results_document, write_document
+from photon_ros.replay.report_folder import (
+    PICTURES_NAME,
+    REPORT_NAME,
+    RESULTS_NAME,
+    ReportFolder,
+)
+from photon_ros.replay.results import Document, bag_facts, dump_document, results_document
 from photon_ros.replay.scoring import Score, score
 from photon_ros.replay.truth import TruthImage, check_sizes, frames_with_truth, read_truth
-
-RESULTS_NAME: Final = "results.json"
-REPORT_NAME: Final = "report.md"
-PICTURES_NAME: Final = "pictures"
 
 
 class Asker(Submitter, Protocol):
@@ -85,14 +85,15 @@ def evaluate(options: EvaluateOptions, open_asker: OpenAsker = open_photon) -> E
     """
     with BagReader(options.bag) as reader:
         plan = make_plan(reader, options)
-        _check_folder(options.out)
-        run, model_name = _run(reader, plan, options, open_asker)
-        found = {index: outcome.detections for index, outcome in run.frames.items()}
-        truth = {index: plan.truth[index] for index in plan.truth if index in run.frames}
-        scored = score(truth, found, options.prompts) if plan.truth else None
-        facts = bag_facts(options.bag, reader.storage, plan.topic, plan.entries)
-        document = results_document(options, run, facts, scored, model_name)
-        _write(options.out, reader, plan, run, scored, document)
+        with ReportFolder(options.out, options.bag) as folder:
+            run, model_name = _run(reader, plan, options, open_asker)
+            found = {index: outcome.detections for index, outcome in run.frames.items()}
+            truth = {index: plan.truth[index] for index in plan.truth if index in run.frames}
+            scored = score(truth, found, options.prompts) if plan.truth else None
+            facts = bag_facts(options.bag, reader.storage, plan.topic, plan.entries)
+            document = results_document(options, run, facts, scored, model_name)
+            _write(folder.draft, reader, plan, run, scored, document)
+            folder.put_in_place()
     return Evaluation(document, run.num_errors)
 
 
@@ -128,17 +129,6 @@ def _run(
         return run, asker.model_name
 
 
-def _check_folder(out: Path) -> None:
-    """Make the folder, and clear what an earlier evaluation left in it; nothing else."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in (RESULTS_NAME, REPORT_NAME):
-            (out / name).unlink(missing_ok=True)
-        shutil.rmtree(out / PICTURES_NAME, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"output folder {out} cannot be used: {error.strerror}") from error
-
-
 def _write(
     out: Path,
     reader: BagReader,
@@ -150,4 +140,4 @@ def _write(
     pictures = draw_pictures(out / PICTURES_NAME, reader, plan.topic, run, plan.truth, scored)
     report = render_report(document, pictures, PICTURES_NAME)
     (out / REPORT_NAME).write_text(report, "utf-8")
-    write_document(document, out / RESULTS_NAME)
+    (out / RESULTS_NAME).write_text(dump_document(document), "utf-8")

@@ -12,6 +12,7 @@ from PIL import Image
 from photon_ros.overlay import draw
 from photon_ros.replay.bag_reader import BagReader
 from photon_ros.replay.outcome import FrameOutcome, RunOutcome
+from photon_ros.replay.report_folder import picture_name
 from photon_ros.replay.scoring import Score, Tally
 from photon_ros.replay.truth import TruthImage, label_key
 
@@ -70,7 +71,7 @@ def draw_pictures(
         outcome = run.frames[item.index]
         boxes = truth[item.index].boxes if item.index in truth else ()
         shown = [box.box for box in boxes if label_key(box.label) in prompts]
-        name = f"frame_{item.index:06d}_{item.stamp_ns}.jpg"
+        name = picture_name(item.index, item.stamp_ns)
         image = Image.fromarray(draw(item.frame.image, outcome.detections, truth=shown))
         image.save(folder / name, quality=_JPEG_QUALITY)
         is_worst = item.index in worst[:_NUM_WORST]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +12,10 @@ from photon_ros.replay.latency import stage_percentiles
 from photon_ros.replay.options import EvaluateOptions
 from photon_ros.replay.outcome import RunOutcome
 from photon_ros.replay.provenance import bag_files, commit, machine, sha256_of
+from photon_ros.replay.report_folder import SCHEMA_NAME
 from photon_ros.replay.scoring import Score
 
-SCHEMA: Final = "photon_ros.results/1"
+SCHEMA: Final = f"{SCHEMA_NAME}/1"
 """Name and version of the document; a reader of version 1 can read any later 1."""
 
 Document = dict[str, Any]
@@ -66,13 +66,6 @@ def bag_facts(path: Path, storage: str, topic: str, entries: Sequence[BagEntry])
         "first_stamp_ns": min(stamps),
         "last_stamp_ns": max(stamps),
     }
-
-
-def write_document(document: Document, path: Path) -> None:
-    """Write the document; the file is there whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(dump_document(document), "utf-8")
-    os.replace(partial, path)
 
 
 def dump_document(document: Document) -> str:

@@ -330,11 +330,67 @@ def test_a_second_run_replaces_its_own_files_and_nothing_else(
     assert read_results(tmp_path / "out")["frames"]["received"] == len(LABELLED)
 
 
-def test_a_failed_run_leaves_no_results_of_an_earlier_one(run: Run, tmp_path: Path) -> None:
+def everything_in(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+class Interrupted(SeeingPhoton):
+    """Somebody presses ctrl-C at the third frame."""
+
+    def submit(self, request: Any) -> Any:
+        if len(self.requests) == 4:
+            raise KeyboardInterrupt
+        return super().submit(request)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"prompts": ("dog",)}, UnknownWordError),
+        ({"photon": Interrupted()}, KeyboardInterrupt),
+        ({"topic": "/other"}, BagError),
+    ],
+)
+def test_a_run_that_fails_leaves_the_earlier_report_as_it_was(
+    run: Run, tmp_path: Path, change: dict[str, Any], error: type[BaseException]
+) -> None:
     run()
+    before = everything_in(tmp_path / "out")
+    with pytest.raises(error):
+        run(**change)
+    assert everything_in(tmp_path / "out") == before
+
+
+def test_a_run_that_fails_leaves_no_folder_behind(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UnknownWordError):
         run(prompts=("dog",))
-    assert not (tmp_path / "out" / "results.json").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_of_somebody_else_are_safe_whatever_happens(run: Run, tmp_path: Path) -> None:
+    """A folder that only happens to use a report's names is never given up for one."""
+    victim = tmp_path / "victim"
+    (victim / "pictures").mkdir(parents=True)
+    (victim / "pictures" / "family.jpg").write_bytes(b"dear")
+    (victim / "report.md").write_text("my report")
+    (victim / "results.json").write_text('{"schema": "mine"}')
+    before = everything_in(victim)
+    for prompts in (("perzon",), ("red",)):
+        with pytest.raises(InputError, match=r"its results.json was not written by an evaluation"):
+            run(out=victim, prompts=prompts)
+        assert everything_in(victim) == before
+
+
+def test_a_folder_inside_the_recording_is_no_place_for_its_report(run: Run, tmp_path: Path) -> None:
+    before = everything_in(tmp_path / "bag")
+    (tmp_path / "link").symlink_to(tmp_path / "bag")
+    for out in (tmp_path / "bag", tmp_path / "bag" / "report", tmp_path / "link" / "report"):
+        for bag in (tmp_path / "bag", tmp_path / "bag" / "bag.mcap"):
+            with pytest.raises(InputError, match="it lies in the bag"):
+                run(bag=bag, out=out)
+    assert everything_in(tmp_path / "bag") == before
 
 
 def test_an_output_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
