@@ -8,6 +8,7 @@ report may be taken.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -68,10 +69,8 @@ class ReportFolder:
     ) -> None:
         shutil.rmtree(self.draft, ignore_errors=True)
         if error is not None and not self._was_there:
-            try:
+            with contextlib.suppress(OSError):  # somebody else has put something there
                 self._out.rmdir()
-            except OSError:  # somebody else has put something there
-                pass
 
     def put_in_place(self) -> None:
         """Replace the earlier report, if any, by the draft; results.json comes last."""
