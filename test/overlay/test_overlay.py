@@ -151,12 +151,13 @@ def test_a_label_in_a_corner_stays_whole(place: tuple[float, float, float, float
 
 def chips(image: NDArray[np.uint8], detections: Sequence[Detection]) -> list[tuple[int, ...]]:
     """Return the rectangles on which labels are placed, as the drawing asks for them."""
-    from photon_ros import overlay
+    from photon_ros.overlay import drawing, labels
 
     placed: list[tuple[int, ...]] = []
     for detection in sorted(detections, key=lambda d: -d.score):
-        chip = overlay._chip(detection, 12, image.shape[1])
-        placed.append(overlay._place(image, detection, chip, placed, 2))  # type: ignore[arg-type]
+        chip = labels._chip(detection, 12, image.shape[1])
+        where = drawing._box_px(image, detection.corners(), 2)
+        placed.append(labels._place(image, where, 2, chip, placed, 2))  # type: ignore[arg-type]
     return placed
 
 
