@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from photon_ros.core.errors import InputError
 
@@ -38,19 +38,10 @@ class EngineConfig:
     max_lora_rank: int = 16
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_rows",
-            "max_prefixes",
-            "page_size",
-            "num_private_pages",
-            "max_prefixes_per_step",
-            "max_lora_rank",
-        ):
-            value = getattr(self, name)
-            if value < 1:
-                raise InputError(f"{name} must be >= 1, got {value}")
-        if self.num_lora_slots < 0:
-            raise InputError(f"num_lora_slots must be >= 0, got {self.num_lora_slots}")
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "num_lora_slots" else 1
+            if field.type == "int" and value < least:
+                raise InputError(f"{field.name} must be >= {least}, got {value}")
         if self.stall_warning_s <= 0:
             raise InputError(f"stall_warning_s must be > 0, got {self.stall_warning_s}")
 

@@ -25,7 +25,6 @@ class PagePool:
     """
 
     def __init__(self, *, num_private_pages: int, max_prefixes: int, pages_per_prefix: int) -> None:
-        self.pages_per_prefix = pages_per_prefix
         self.num_private_pages = num_private_pages
         first_private_page = 1 + max_prefixes * pages_per_prefix
         self.num_pages = first_private_page + num_private_pages  # the reserved one included

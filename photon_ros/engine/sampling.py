@@ -44,12 +44,8 @@ def sample(
 ) -> None:
     """Sample a batch and leave its next input embeddings in the relay.
 
-    Args:
-        model: gives logits and embeddings.
-        slot: hidden states and staged controls in, landed values out.
-        plan: what this batch needs.
-        relay: (max_rows + 1, D) device; row ``lane`` carries a next input embedding.
-        lanes: (rows,) int64 device.
+    Hidden states and staged controls are read from the slot, what was sampled lands there.
+    ``relay`` is (max_rows + 1, D), ``lanes`` (rows,) int64, both on the device.
     """
     rows, spec = plan.num_rows, model.spec
     slot.controls.to_device(rows)

@@ -105,7 +105,13 @@ class Scheduler:
         """Return the next step to launch, admitting its sequences; None when there is none."""
         if self.is_paused:
             return None
-        decode = self._decode_rows()
+        limit = self._config.max_inflight_steps
+        decode = [
+            sequence
+            for sequence in self.running
+            if 1 <= sequence.num_launched < sequence.max_new_tokens
+            and sequence.num_inflight < limit
+        ]
         is_decode_due = self._last_kind == "prefill" and not all(s.num_inflight for s in decode)
         step = None
         if (self._waiting or self._resuming) and not is_decode_due:
@@ -129,15 +135,6 @@ class Scheduler:
         sequence.pages = []
         sequence.prefix = sequence.adapter_place = None
         sequence.lane = -1
-
-    def _decode_rows(self) -> list[Sequence]:
-        limit = self._config.max_inflight_steps
-        return [
-            sequence
-            for sequence in self.running
-            if 1 <= sequence.num_launched < sequence.max_new_tokens
-            and sequence.num_inflight < limit
-        ]
 
     def _plan_prefill(self) -> Step | None:
         step = Step("prefill", self._resuming)

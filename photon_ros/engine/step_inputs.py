@@ -81,14 +81,13 @@ class StepRows:
         self._page_table = np.full(shape, RESERVED_PAGE, dtype=np.int64)
         for row, sequence in enumerate(sequences):
             self._page_table[row, : len(sequence.pages)] = sequence.pages
-        self._first_tokens = np.zeros((len(sequences), 1), dtype=np.int64)
         self._rows = np.arange(len(sequences))
 
     def decode_fields(self) -> list[Int64]:
         """Return the fields of ForwardInputs, in its order, for the next decode step."""
-        private = np.array([s.private_position() for s in self.sequences], dtype=np.int64)
-        # Not these token ids: the relay is read instead.
-        return self._fields(self._rows, self._first_tokens, private[:, None])
+        private = np.array([s.private_position() for s in self.sequences], dtype=np.int64)[:, None]
+        no_tokens = np.zeros_like(private)  # the relay is read instead
+        return self._fields(self._rows, no_tokens, private)
 
     def prefill_fields(self) -> list[Int64]:
         """Return the fields of ForwardInputs, in its order, for the prompts of all rows."""

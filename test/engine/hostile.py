@@ -300,7 +300,7 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
         pool.prefixes,
         PoisoningPrefixes,
         poison_pages=poison_pages,
-        pages_per_prefix=pool.pages_per_prefix,
+        pages_per_prefix=-(-spec.prefix_len // page),
     )
     _adopt(engine.scheduler, PoisoningScheduler, device=device, relay=relay)
     _adopt(engine._forward, WatchedForward, watch=watch)

@@ -135,7 +135,7 @@ def test_pages_given_back_and_frames_not_yet_encoded_hold_garbage() -> None:
     harness.device.compute.record().synchronize()
     size = SMALL["page_size"]
     ruined = {int(p) // size for p in (cache.values[0, :, 0, 0] != 99).nonzero()[:, 0]}
-    assert ruined == {pages[0], *range(first, first + pool.pages_per_prefix)}
+    assert ruined == {pages[0], *range(first, first + pool.prefixes.pages_per_prefix)}
 
 
 def test_a_relay_row_read_twice_is_reported() -> None:
