@@ -51,22 +51,21 @@ class RowsAttend:
 
     def __init__(self, cache: KVCache, inputs: ForwardInputs, groups: Seq[RowGroup]) -> None:
         self._cache = cache
-        self._pages = _PrivatePages(cache, inputs)
-        self._groups = tuple(groups)
-
-    def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
-        """Write this step's keys and values, then attend."""
-        k_BSGE, v_BSGE = self._pages.exchange(layer, k_BTGE, v_BTGE)
-        parts = []
-        for group in self._groups:
+        self._write_slots = inputs.write_slots.flatten()
+        self._groups = []
+        for group in groups:
             rows = slice(group.begin, group.end)
             prefix = None
             if group.prefix_start >= 0:
                 extent = slice(group.prefix_start, group.prefix_start + self._cache.prefix_len)
-                keys, values = self._cache.keys[layer], self._cache.values[layer]
-                prefix = _OneExtent(keys[extent], values[extent])
-            bias = self._pages.bias_BTS[rows]
-            parts.append(_attend(q_BTHE[rows], k_BSGE[rows], v_BSGE[rows], bias, prefix))
+                prefix = _OneExtent(extent)
+            self._groups.append((rows, _PrivatePages(cache, inputs, rows), prefix))
+
+    def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
+        """Write this step's keys and values, then attend."""
+        kv = self._cache.layers[layer]
+        _write(kv, self._write_slots, k_BTGE, v_BTGE)
+        parts = [_attend(q_BTHE[rows], kv, pages, prefix) for rows, pages, prefix in self._groups]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -78,64 +77,68 @@ class CapturedRowsAttend:
 
     def __init__(self, cache: KVCache, inputs: ForwardInputs) -> None:
         self._cache = cache
-        self._pages = _PrivatePages(cache, inputs)
+        self._write_slots = inputs.write_slots.flatten()
+        self._pages = _PrivatePages(cache, inputs, slice(None))
         self._extents = _ExtentsByRow(cache, inputs)
 
     def __call__(self, layer: int, q_BTHE: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> Tensor:
         """Write this step's keys and values, then attend."""
-        k_BSGE, v_BSGE = self._pages.exchange(layer, k_BTGE, v_BTGE)
-        self._extents.read(self._cache.keys[layer], self._cache.values[layer])
-        return _attend(q_BTHE, k_BSGE, v_BSGE, self._pages.bias_BTS, self._extents)
+        kv = self._cache.layers[layer]
+        _write(kv, self._write_slots, k_BTGE, v_BTGE)
+        self._extents.read(kv)
+        return _attend(q_BTHE, kv, self._pages, self._extents)
+
+
+def _write(kv: Tensor, slots: Tensor, k_BTGE: Tensor, v_BTGE: Tensor) -> None:
+    """Write new keys and values to their slots of a layer."""
+    new = torch.cat((k_BTGE, v_BTGE), 2)
+    kv.index_copy_(1, slots, new.flatten(0, 1).transpose(0, 1))
 
 
 class _PrivatePages:
-    """What a step's rows write to and read from their private pages, alike in every layer.
+    """What some rows read from their private pages, alike in every layer.
 
-    ``bias_BTS`` is 0 where a position may be seen and -inf elsewhere.
+    ``bias_BT1S`` is 0 where a position may be seen and -inf elsewhere.
     """
 
-    def __init__(self, cache: KVCache, inputs: ForwardInputs) -> None:
-        self._cache = cache
-        self._write_slots = inputs.write_slots.flatten()
-        page, table = cache.page_size, inputs.page_table
-        offsets = torch.arange(page, device=table.device)
-        self._read_slots = (table[:, :, None] * page + offsets).flatten()
+    def __init__(self, cache: KVCache, inputs: ForwardInputs, rows: slice) -> None:
+        page, table = cache.page_size, inputs.page_table[rows]
         key_positions = torch.arange(table.shape[1] * page, device=table.device)
-        self.bias_BTS = _bias(key_positions > inputs.private_positions[:, :, None])
+        self._read_slots = (table[:, :, None] * page + key_positions[:page]).flatten()
+        self._num_rows = len(table)
+        private_positions = inputs.private_positions[rows]
+        self.bias_BT1S = _bias(key_positions > private_positions[:, :, None, None])
 
-    def exchange(self, layer: int, k_BTGE: Tensor, v_BTGE: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new keys and values; return all that the rows own, (B, S, G, E) each."""
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys.index_copy_(0, self._write_slots, k_BTGE.flatten(0, 1))
-        values.index_copy_(0, self._write_slots, v_BTGE.flatten(0, 1))
-        shape = (len(k_BTGE), -1, *keys.shape[1:])
-        return (
-            keys.index_select(0, self._read_slots).view(shape),
-            values.index_select(0, self._read_slots).view(shape),
-        )
+    def read(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all keys and values that the rows own in a layer, (G * B, S, E) each."""
+        own = kv.index_select(1, self._read_slots)
+        k_NSE, v_NSE = own.view(2, len(kv) // 2 * self._num_rows, -1, kv.shape[2]).unbind(0)
+        return k_NSE, v_NSE
 
 
 class _Prefixes(Protocol):
-    """The shared part of what rows see."""
+    """The shared part of what rows see; N queries are those of all rows, row by row."""
 
-    def scores(self, q_GBQE: Tensor) -> Tensor:
-        """Return (G, B, Q, P) float32."""
+    def scores(self, q_GNE: Tensor, kv: Tensor) -> Tensor:
+        """Return (G, N, P)."""
 
-    def weighted(self, probs_GBQP: Tensor) -> Tensor:
-        """Return (G, B, Q, E): the values weighted by ``probs``."""
+    def add_weighted(self, out_GNE: Tensor, probs_GNP: Tensor, kv: Tensor) -> Tensor:
+        """Return ``out`` and, added to it, the values weighted by ``probs``."""
 
 
 class _OneExtent:
     """A prefix that all rows share, read in place."""
 
-    def __init__(self, k_PGE: Tensor, v_PGE: Tensor) -> None:
-        self._k_GEP, self._v_GPE = k_PGE.permute(1, 2, 0), v_PGE.transpose(0, 1)
+    def __init__(self, extent: slice) -> None:
+        self._extent = extent
 
-    def scores(self, q_GBQE: Tensor) -> Tensor:
-        return torch.bmm(q_GBQE.flatten(1, 2), self._k_GEP).float().view(*q_GBQE.shape[:3], -1)
+    def scores(self, q_GNE: Tensor, kv: Tensor) -> Tensor:
+        k_GPE = kv[: len(q_GNE), self._extent]
+        return torch.bmm(q_GNE, k_GPE.transpose(1, 2))
 
-    def weighted(self, probs_GBQP: Tensor) -> Tensor:
-        return torch.bmm(probs_GBQP.flatten(1, 2), self._v_GPE).view(*probs_GBQP.shape[:3], -1)
+    def add_weighted(self, out_GNE: Tensor, probs_GNP: Tensor, kv: Tensor) -> Tensor:
+        v_GPE = kv[len(out_GNE) :, self._extent]
+        return torch.baddbmm(out_GNE, probs_GNP, v_GPE)
 
 
 class _ExtentsByRow:
@@ -146,51 +149,54 @@ class _ExtentsByRow:
         assert starts is not None
         assert row_prefix is not None
         positions = torch.arange(cache.prefix_len, device=starts.device)
-        self._slots_FP = starts[:, None] + positions
+        self._num_prefixes = len(starts)
+        self._slots = (starts[:, None] + positions).flatten()
         self._own = row_prefix.clamp_min(0)
         self._rows = torch.arange(len(row_prefix), device=starts.device)
         reads = row_prefix == torch.arange(len(starts), device=starts.device)[:, None]
         self._reads = reads[:, None, :, None, None]  # (F, 1, B, 1, 1)
         self._bias = _bias(row_prefix < 0)[None, :, None, None]  # (1, B, 1, 1)
 
-    def read(self, keys: Tensor, values: Tensor) -> None:
+    def read(self, kv: Tensor) -> None:
         """Look at one layer of the cache."""
-        shape = (*self._slots_FP.shape, *keys.shape[1:])
-        slots = self._slots_FP.flatten()
-        self._k_FGEP = keys.index_select(0, slots).view(shape).permute(0, 2, 3, 1)
-        self._v_FGPE = values.index_select(0, slots).view(shape).transpose(1, 2)
+        every = kv.index_select(1, self._slots)
+        every = every.view(len(kv), self._num_prefixes, -1, kv.shape[2]).transpose(0, 1)
+        self._k_FGPE, self._v_FGPE = every.chunk(2, dim=1)
 
-    def scores(self, q_GBQE: Tensor) -> Tensor:
-        every = torch.matmul(q_GBQE.flatten(1, 2), self._k_FGEP).float()
-        every = every.view(len(every), *q_GBQE.shape[:3], -1)  # (F, G, B, Q, P)
-        return every[self._own, :, self._rows].transpose(0, 1) + self._bias
+    def scores(self, q_GNE: Tensor, kv: Tensor) -> Tensor:  # noqa: ARG002
+        every = torch.matmul(q_GNE, self._k_FGPE.transpose(2, 3))
+        every = every.view(*every.shape[:2], len(self._rows), -1, every.shape[3])  # (F, G, B, Q, P)
+        scores = every[self._own, :, self._rows].transpose(0, 1) + self._bias
+        return scores.to(every.dtype).flatten(1, 2)
 
-    def weighted(self, probs_GBQP: Tensor) -> Tensor:
-        parts = (probs_GBQP * self._reads).flatten(2, 3)  # (F, G, B * Q, P)
-        return torch.matmul(parts, self._v_FGPE).sum(0).view(*probs_GBQP.shape[:3], -1)
+    def add_weighted(self, out_GNE: Tensor, probs_GNP: Tensor, kv: Tensor) -> Tensor:  # noqa: ARG002
+        probs = probs_GNP.view(len(probs_GNP), len(self._rows), -1, probs_GNP.shape[2])
+        parts = probs * self._reads  # (F, G, B, Q, P)
+        return out_GNE + torch.matmul(parts.flatten(2, 3), self._v_FGPE).sum(0)
 
 
-def _attend(
-    q_BTHE: Tensor, k_BSGE: Tensor, v_BSGE: Tensor, bias_BTS: Tensor, prefixes: _Prefixes | None
-) -> Tensor:
+def _attend(q_BTHE: Tensor, kv: Tensor, pages: _PrivatePages, prefixes: _Prefixes | None) -> Tensor:
     """Return attention (B, T, H, E) over the prefixes, all of each, and private positions.
 
-    Scores and softmax are float32 whatever the model's dtype.
+    The softmax is float32 whatever the model's dtype.
     """
     rows, tokens, heads, width = q_BTHE.shape
-    length, kv_heads = k_BSGE.shape[1:3]
-    repeats = heads // kv_heads
-    q = q_BTHE.reshape(rows, tokens, kv_heads, repeats, width) * width**-0.5
-    q_GBQE = q.permute(2, 0, 1, 3, 4).flatten(2, 3)
-    bias = bias_BTS if repeats == 1 else bias_BTS.repeat_interleave(repeats, dim=1)
-    scores = torch.matmul(q_GBQE, k_BSGE.permute(2, 0, 3, 1)).float() + bias
+    kv_heads = len(kv) // 2
+    q = (q_BTHE * width**-0.5).view(rows, tokens, kv_heads, -1, width).permute(2, 0, 1, 3, 4)
+    q_GNE = q.reshape(kv_heads, -1, width)
+    k, v = pages.read(kv)
+    length = k.shape[1]
+    scores = torch.bmm(q_GNE.reshape(len(k), -1, width), k.transpose(1, 2))
+    scores = scores.view(kv_heads, rows, tokens, -1, length).add_(pages.bias_BT1S)
+    scores = scores.view(kv_heads, -1, length)
     if prefixes is not None:
-        scores = torch.cat((prefixes.scores(q_GBQE), scores), -1)
-    probs = torch.softmax(scores, -1).to(q.dtype)
-    out = torch.matmul(probs[..., -length:], v_BSGE.permute(2, 0, 1, 3))
+        scores = torch.cat((prefixes.scores(q_GNE, kv), scores), -1)
+    probs = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype)
+    own = probs[..., -length:].view(len(k), -1, length)
+    out = torch.bmm(own, v).view(kv_heads, -1, width)
     if prefixes is not None:
-        out = out + prefixes.weighted(probs[..., :-length])
-    out = out.view(kv_heads, rows, tokens, repeats, width).permute(1, 2, 0, 3, 4)
+        out = prefixes.add_weighted(out, probs[..., :-length], kv)
+    out = out.view(kv_heads, rows, tokens, -1, width).permute(1, 2, 0, 3, 4)
     return out.reshape(rows, tokens, heads, width)
 
 

@@ -13,12 +13,18 @@ class KVCache:
     """Keys and values of all layers, addressed by position slot = page * page_size + offset.
 
     Attributes:
-        keys, values: (num_layers, num_pages * page_size, num_kv_heads, head_dim), model dtype.
+        layers: for each layer (2 * num_kv_heads, num_pages * page_size, head_dim), model dtype:
+            the keys head by head, then the values. One gather reads both, and what it returns
+            is ready for one matrix product per head.
+        keys, values: the same memory as (num_layers, num_pages * page_size, num_kv_heads,
+            head_dim).
     """
 
     def __init__(self, device: Device, spec: ModelSpec, pool: PagePool, page_size: int) -> None:
         self.page_size = page_size
         self.prefix_len = spec.prefix_len
-        shape = (spec.num_layers, pool.num_pages * page_size, spec.num_kv_heads, spec.head_dim)
-        self.keys: Tensor = device.device_buffer(shape, spec.dtype)
-        self.values: Tensor = device.device_buffer(shape, spec.dtype)
+        num_slots = pool.num_pages * page_size
+        shape = (spec.num_layers, 2 * spec.num_kv_heads, num_slots, spec.head_dim)
+        both: Tensor = device.device_buffer(shape, spec.dtype)
+        self.layers: tuple[Tensor, ...] = both.unbind(0)
+        self.keys, self.values = both.transpose(1, 2).chunk(2, dim=2)

@@ -34,9 +34,9 @@ class Cache:
 
     def __init__(self, kv_heads: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        shape = (1, 60 * PAGE, kv_heads, WIDTH)
-        self.keys = torch.randn(shape, generator=generator)
-        self.values = torch.randn(shape, generator=generator)
+        both = torch.randn((1, 2 * kv_heads, 60 * PAGE, WIDTH), generator=generator)
+        self.layers = both.unbind(0)
+        self.keys, self.values = both.transpose(1, 2).chunk(2, dim=2)
 
 
 def step_rows(made: list[tuple[int | None, int]]) -> StepRows:
