@@ -5,14 +5,16 @@
 
 A bag is written, replayed over real middleware through the node (live: latency and drops), and
 read straight into the engine (lockstep: accuracy). DIR then holds bag/, live/ and lockstep/, each
-report with results.json, a summary and pictures.
+report with results.json, a summary and pictures. DIR is new, empty, or an earlier demo's: of that
+the bag, the truth and the reports are replaced, and nothing else.
+
+Exit code 0: done. 1: done, and frames failed. 2: a step could not run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -33,12 +35,34 @@ from training.demo_scene import MovingObject, moving_scene
 FPS = 10
 NUM_FRAMES = 60
 SEED = 5
+FRAMES_FAILED = 1  # exit code of the command line, and of the demo
 PROMPTS = ("person", "cone", "ball")
 VIDEO_PROMPTS = ("person",)
 
 
+MARK = ".photon_ros_demo"
+"""A file that says that the demo made its folder."""
+
+
 class DemoError(Exception):
     """A step of the demo failed; its own output says why."""
+
+
+def prepare(out: Path) -> None:
+    """Make the demo's folder, or free what an earlier demo left in it; nothing else is touched.
+
+    Raises DemoError for a folder that holds anything and that no demo made.
+    """
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise DemoError(f"{out} was not made by the demo; give a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MARK).touch()
+    bag = out / "bag"
+    if bag.is_symlink():
+        raise DemoError(f"{bag} was not made by the demo; give a new folder")
+    # The reports are replaced by what writes them.
+    for path in (bag / "bag.mcap", bag / "metadata.yaml", out / "truth.json"):
+        path.unlink(missing_ok=True)
 
 
 def render_bag(out: Path) -> Path:
@@ -97,9 +121,9 @@ def coco_truth(
 
 
 def photon_ros(*arguments: str) -> None:
-    """Run the command line in a process of its own; raise DemoError when it fails."""
+    """Run the command line in a process of its own; raise DemoError when it could not run."""
     command = [sys.executable, "-m", "photon_ros", *arguments]
-    if subprocess.run(command, check=False).returncode != 0:
+    if subprocess.run(command, check=False).returncode not in (0, FRAMES_FAILED):
         raise DemoError(f"this step failed: photon-ros {' '.join(arguments)}")
 
 
@@ -143,15 +167,14 @@ def run_demo(out: Path, video: Path | None) -> dict[str, dict[str, Any]]:
 def main() -> int:
     """Run the demo as the command line says; return the exit code."""
     parser = argparse.ArgumentParser(description="Camera to detections, over real middleware.")
-    parser.add_argument("--out", type=Path, required=True, help="folder, replaced")
+    parser.add_argument("--out", type=Path, required=True, help="new folder, or the last demo's")
     parser.add_argument("--video", type=Path, help="your recording instead of a rendered scene")
     options = parser.parse_args()
     began_s = time.monotonic()
-    shutil.rmtree(options.out, ignore_errors=True)
-    options.out.mkdir(parents=True)
     try:
+        prepare(options.out)
         reports = run_demo(options.out, options.video)
-    except (DemoError, PhotonError) as error:
+    except (DemoError, PhotonError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     console = Console()
@@ -159,7 +182,8 @@ def main() -> int:
     console.print(f"ended after {time.monotonic() - began_s:.0f} s; look at:")
     for path in sorted(options.out.glob("*/results.json")):
         console.print(f"  {path.parent.resolve()}  (results.json, summary, pictures)")
-    return 0
+    has_failed = any(report["frames"]["failed"] for report in reports.values())
+    return FRAMES_FAILED if has_failed else 0
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ def run_from_video(arguments: argparse.Namespace) -> int:
         summary = bag_from_video(arguments.video, arguments.out, options, fps=fps, on_frame=advance)
     seconds = (summary.last_stamp_ns - summary.first_stamp_ns) / 1e9
     print(
-        f"{arguments.out}: {summary.num_frames} frames of {summary.width_px}x{summary.height_px} "
+        f"{arguments.out}: {summary.num_frames} frame{'' if summary.num_frames == 1 else 's'} "
+        f"of {summary.width_px}x{summary.height_px} "
         f"on {summary.topic}, {float(summary.fps):.6g} Hz, {seconds:.3f} s, "
         f"{summary.size_bytes / 1e6:.1f} MB"
     )

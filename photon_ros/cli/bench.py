@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
 
+_FILE_WIDTH = 1000  # wider than any table: one is no wider than its cells
 Measure = Callable[[Callable[[str], None]], dict[str, Any]]
 
 _BENCHES = {
@@ -110,7 +111,8 @@ def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+    # A terminal's width where there is one; files get whole lines.
+    Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
 
 
 def _cell(value: object) -> str:

@@ -22,7 +22,12 @@ def add_parser(commands: Commands) -> None:
         "results.json, report.md and pictures.",
     )
     parser.add_argument("bag", type=Path, metavar="BAG", help="ROS 2 or ROS 1 recording")
-    parser.add_argument("--skill", default="detect", help="point or detect (default: detect)")
+    parser.add_argument(
+        "--skill",
+        choices=("detect", "point", "segment"),
+        default="detect",
+        help="what to ask of each frame (default: detect)",
+    )
     parser.add_argument(
         "--prompt",
         action="append",
@@ -41,6 +46,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--rate", type=float, metavar="R", help="speed of the live replay (default: 1)"
     )
+    parser.add_argument(
+        "--depth-policy",
+        choices=("reject", "normalize"),
+        default="reject",
+        help="depth images: refuse as bad, or show the depth as grey (default: reject)",
+    )
     add_model_arguments(parser)
     add_budget_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="report folder")
@@ -49,7 +60,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate a recording; 1 when frames ended in an error."""
+    """Evaluate a recording; 1 when frames failed (in part, too late, error) or were undecodable."""
     from photon_ros.core.errors import InputError
     from photon_ros.replay.evaluate import evaluate
     from photon_ros.replay.options import EvaluateOptions
@@ -72,13 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         max_objects=arguments.max_objects,
         max_crops=arguments.max_crops,
+        depth_policy=arguments.depth_policy,
     )
     evaluation = evaluate(options)
     if arguments.json:
         sys.stdout.write(dump_document(evaluation.document))
     else:
         print_summary(evaluation.document, arguments.out)
-    return 1 if evaluation.num_errors else 0
+    return 0 if evaluation.is_flawless else 1
 
 
 def print_summary(document: dict[str, Any], out: Path) -> None:
@@ -120,7 +132,8 @@ def _accuracy_table(accuracy: dict[str, Any]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    title = f"accuracy at IoU 0.5, {accuracy['num_frames']} frames"
+    num_frames = accuracy["num_frames"]
+    title = f"accuracy at IoU 0.5, {num_frames} frame{'' if num_frames == 1 else 's'}"
     table = Table(title=title, title_justify="left")
     table.add_column("prompt")
     for name in ("F1", "precision", "recall", "true", "found"):

@@ -122,12 +122,17 @@ def bag_from_video(
 
 
 def check_output(out: Path) -> None:
-    """Raise BagError unless ``out`` is free: absent, or an empty folder."""
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists() or out.is_symlink():
-        kind = "holds files" if out.is_dir() else "exists"
-        raise BagError(f"{out} {kind} already; give a new folder for the bag")
+    """Raise BagError unless ``out`` is free: absent, or an empty folder.
+
+    The bag takes the place of the folder, so that must not be a link, nor where one works.
+    """
+    if out.is_symlink() or not out.is_dir():
+        if out.is_symlink() or out.exists():
+            raise BagError(f"{out} exists already; give a new folder for the bag")
+    elif any(out.iterdir()):
+        raise BagError(f"{out} holds files already; give a new folder for the bag")
+    elif out.resolve() == Path.cwd().resolve():
+        raise BagError(f"{out} is the current folder; give a new folder for the bag")
 
 
 def write_bag(
@@ -183,7 +188,7 @@ def _write(
             num_frames, shape = num_frames + 1, frame.shape
             on_frame()
         if not num_frames:
-            raise BagError("the video holds no frame that can be decoded")
+            raise BagError("a bag needs at least one picture")
     return BagSummary(
         topic=options.image_topic,
         num_frames=num_frames,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.bag_reader import COMPRESSED_IMAGE, BagEntry, BagReader
 from photon_ros.replay.live import run_live
 from photon_ros.replay.lockstep import Question, Submitter, run_lockstep
@@ -50,10 +51,14 @@ OpenAsker = Callable[[EvaluateOptions], AbstractContextManager[Asker]]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluation yields besides its files."""
+    """What an evaluation yields besides its files.
+
+    Attributes:
+        is_flawless: no frame failed, and every one could be decoded.
+    """
 
     document: Document
-    num_errors: int
+    is_flawless: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +93,15 @@ def evaluate(options: EvaluateOptions, open_asker: OpenAsker = open_photon) -> E
         with ReportFolder(options.out, options.bag) as folder:
             run, model_name = _run(reader, plan, options, open_asker)
             found = {index: outcome.detections for index, outcome in run.frames.items()}
-            truth = {index: plan.truth[index] for index in plan.truth if index in run.frames}
+            truth = plan.truth
+            if options.live:  # which frames a node drops is for the latency, not the accuracy
+                truth = {index: truth[index] for index in truth if index in run.frames}
             scored = score(truth, found, options.prompts) if plan.truth else None
             facts = bag_facts(options.bag, reader.storage, plan.topic, plan.entries)
             document = results_document(options, run, facts, scored, model_name)
-            _write(folder.draft, reader, plan, run, scored, document)
+            _write(folder.draft, reader, plan, run, scored, document, options.depth_policy)
             folder.put_in_place()
-    return Evaluation(document, run.num_errors)
+    return Evaluation(document, run.is_flawless)
 
 
 def make_plan(reader: BagReader, options: EvaluateOptions) -> Plan:
@@ -125,7 +132,15 @@ def _run(
         for prompt in options.prompts:
             asker.validate(options.skill, prompt)
         with progress_bar("frames", total) as advance:
-            run = run_lockstep(asker, reader, plan.topic, question, wanted=wanted, on_frame=advance)
+            run = run_lockstep(
+                asker,
+                reader,
+                plan.topic,
+                question,
+                wanted=wanted,
+                depth_policy=options.depth_policy,
+                on_frame=advance,
+            )
         return run, asker.model_name
 
 
@@ -136,8 +151,11 @@ def _write(
     run: RunOutcome,
     scored: Score | None,
     document: Document,
+    depth_policy: DepthPolicy,
 ) -> None:
-    pictures = draw_pictures(out / PICTURES_NAME, reader, plan.topic, run, plan.truth, scored)
+    pictures = draw_pictures(
+        out / PICTURES_NAME, reader, plan.topic, run, plan.truth, scored, depth_policy
+    )
     report = render_report(document, pictures, PICTURES_NAME)
     (out / REPORT_NAME).write_text(report, "utf-8")
     (out / RESULTS_NAME).write_text(dump_document(document), "utf-8")

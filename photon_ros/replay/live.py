@@ -145,10 +145,8 @@ class _LiveRun:
 
     def _parameters(self) -> dict[str, Any]:
         options = self._options
-        # A folder is a path; "nano" is a name.
-        model = Path(options.model)
         return {
-            "model": {"path": str(model.absolute()) if model.exists() else options.model},
+            "model": {"path": model_path(options.model)},
             "device": options.device,
             "dtype": options.dtype or "auto",
             "skills": [options.skill],
@@ -156,6 +154,7 @@ class _LiveRun:
             "max_objects": options.max_objects,
             "max_crops": -1 if options.max_crops is None else options.max_crops,
             "image_transport": "compressed" if self._is_compressed else "raw",
+            "depth_policy": options.depth_policy,
         }
 
     def _play_timeout_s(self) -> float:
@@ -201,6 +200,16 @@ class _LiveRun:
     def _update(self) -> None:
         for _ in range(self._record.update()):
             self._on_frame()
+
+
+def model_path(model: str) -> str:
+    """Return what the node is given to load what lockstep would load from here.
+
+    A folder is given whole, but "nano" is a name, whatever lies in the current folder.
+    """
+    if model == "nano" or not Path(model).exists():
+        return model
+    return str(Path(model).absolute())
 
 
 def live_environment(folder: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.replay.bag_reader import BagEntry
 from photon_ros.replay.children import LiveError
-from photon_ros.replay.outcome import FrameOutcome, FrameStatus, RunOutcome
+from photon_ros.replay.outcome import BAD, FrameOutcome, FrameStatus, RunOutcome
 
 _STATUSES: Final = (
     FrameStatus.OK,
@@ -27,7 +27,7 @@ _STATUSES: Final = (
     FrameStatus.ERROR,
 )
 _KINDS: Final = (DetectionKind.POINT, DetectionKind.BOX, DetectionKind.MASK)
-_DROP_REASONS: Final = ("overwritten", "stale", "rate", "bad", "reset")
+_DROP_REASONS: Final = ("overwritten", "stale", "rate", BAD, "reset")
 _STAGES: Final = (
     "queue",
     "decode_image",

@@ -18,8 +18,9 @@ from photon_ros.core.errors import EngineStopped, PhotonError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.core.result import Result
+from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.bag_reader import BagFrame, BagReader
-from photon_ros.replay.outcome import FrameOutcome, FrameStatus, RunOutcome
+from photon_ros.replay.outcome import BAD, FrameOutcome, FrameStatus, RunOutcome
 
 MAX_FRAMES_IN_FLIGHT: Final = 4
 
@@ -153,12 +154,14 @@ def run_lockstep(
     question: Question,
     *,
     wanted: Collection[int] | None = None,
+    depth_policy: DepthPolicy = "reject",
     on_frame: Callable[[], None] = lambda: None,
 ) -> RunOutcome:
     """Ask the question about the frames of a topic and return what became of each.
 
     Args:
         wanted: indices of the frames to take; None takes all.
+        depth_policy: whether depth images are refused as bad, or shown as grey.
         on_frame: called after each frame, answered or dropped.
     """
     books = _Books()
@@ -170,7 +173,8 @@ def run_lockstep(
         on_frame()
 
     try:
-        for item, decode_ms in _timed(reader.frames(topic, wanted)):
+        frames = reader.frames(topic, wanted, depth_policy=depth_policy)
+        for item, decode_ms in _timed(frames):
             if item.frame is None:
                 books.add_bad(item)
                 on_frame()
@@ -186,7 +190,7 @@ def run_lockstep(
     return RunOutcome(
         frames=books.frames,
         received=len(books.frames) + books.num_bad,
-        dropped={"bad": books.num_bad} if books.num_bad else {},
+        dropped={BAD: books.num_bad} if books.num_bad else {},
         latencies_ms=tuple(books.latencies_ms),
         elapsed_s=time.monotonic() - started_s,
         notes=tuple(books.notes),

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from photon_ros.core.errors import InputError
 from photon_ros.core.request import MAX_CROPS, MAX_OBJECTS, check_count
+from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.truth import label_key
+
+SKILLS: Final = ("detect", "point", "segment")
+"""Skills whose answers are places; others have nothing to draw or score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,7 @@ class EvaluateOptions:
     Attributes:
         bag: the recording.
         out: folder of the report; its own files of an earlier run are replaced.
-        skill: the skill to ask.
+        skill: the skill to ask, one of SKILLS.
         prompts: what to ask for in each frame, at least one, no two the same.
         topic: image topic; None takes the only one.
         truth: COCO JSON; None scores nothing.
@@ -28,6 +33,7 @@ class EvaluateOptions:
         device, dtype: where and in what the model runs; dtype None is the device's usual one.
         max_objects: objects after which an answer ends.
         max_crops: budget of local crops; None is the model's own limit.
+        depth_policy: whether depth images are refused as bad, or shown as grey.
     """
 
     bag: Path
@@ -44,8 +50,11 @@ class EvaluateOptions:
     dtype: str | None = None
     max_objects: int = 50
     max_crops: int | None = None
+    depth_policy: DepthPolicy = "reject"
 
     def __post_init__(self) -> None:
+        if self.skill not in SKILLS:
+            raise InputError(f"evaluate knows {', '.join(SKILLS)}, not {self.skill!r}")
         if not self.prompts:
             raise InputError("evaluate needs at least one prompt")
         if len({label_key(prompt) for prompt in self.prompts}) < len(self.prompts):

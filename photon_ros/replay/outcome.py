@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from photon_ros.core.result import Detection
+
+BAD: Final = "bad"
+"""The reason of a frame that was dropped because it could not be decoded."""
 
 
 class FrameStatus(Enum):
@@ -75,6 +79,9 @@ class RunOutcome:
         return len(self.frames) - self.completed
 
     @property
-    def num_errors(self) -> int:
-        """Frames answered with an error."""
-        return sum(frame.status is FrameStatus.ERROR for frame in self.frames.values())
+    def is_flawless(self) -> bool:
+        """True unless a frame failed, or could not be decoded.
+
+        What a live node dropped for a newer frame is what it is there for, and no failure.
+        """
+        return not self.failed and not self.dropped.get(BAD, 0)

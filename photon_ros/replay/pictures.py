@@ -10,6 +10,7 @@ from typing import Final
 from PIL import Image
 
 from photon_ros.overlay import draw
+from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.bag_reader import BagReader
 from photon_ros.replay.outcome import FrameOutcome, RunOutcome
 from photon_ros.replay.report_folder import picture_name
@@ -43,7 +44,8 @@ def choose_frames(run: RunOutcome, score: Score | None) -> list[int]:
     The sample is spread evenly over the answered frames without truth.
     """
     tallies = {} if score is None else score.by_frame
-    labelled = sorted(tallies, key=lambda index: (tallies[index].f1, index))[:MAX_PICTURES]
+    answered = run.frames.keys() & tallies.keys()
+    labelled = sorted(answered, key=lambda index: (tallies[index].f1, index))[:MAX_PICTURES]
     others = sorted(run.frames.keys() - tallies.keys())
     room = min(MAX_PICTURES - len(labelled), len(others))
     step = (len(others) - 1) / max(1, room - 1)
@@ -57,6 +59,7 @@ def draw_pictures(
     run: RunOutcome,
     truth: Mapping[int, TruthImage],
     score: Score | None,
+    depth_policy: DepthPolicy,
 ) -> list[Picture]:
     """Draw the chosen frames into ``folder`` and return them in the order to show them."""
     chosen = choose_frames(run, score)
@@ -65,7 +68,7 @@ def draw_pictures(
     prompts = set() if score is None else {label_key(label) for label in score.by_label}
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[int, Picture] = {}
-    for item in reader.frames(topic, set(chosen)):
+    for item in reader.frames(topic, set(chosen), depth_policy=depth_policy):
         if item.frame is None:  # answered once, so it was readable: the bag changed since
             continue
         outcome = run.frames[item.index]

@@ -30,8 +30,9 @@ def results_document(
 ) -> Document:
     """Return the document: JSON types only, every key always there.
 
-    ``accuracy`` is None without truth. In a live run it is over the labelled frames that were
-    answered; ``num_frames`` says how many those are.
+    ``accuracy`` is None without truth. In a frame that could not be decoded everything is missed.
+    In a live run it is over the labelled frames that were answered; ``num_frames`` says how many
+    those are.
     """
     per_s = len(run.frames) / run.elapsed_s if run.elapsed_s > 0 else 0.0
     return {
@@ -92,6 +93,7 @@ def _config(options: EvaluateOptions, model_name: str) -> dict[str, Any]:
         "dtype": options.dtype,
         "max_objects": options.max_objects,
         "max_crops": options.max_crops,
+        "depth_policy": options.depth_policy,
         "truth": options.truth.name if options.truth else None,
         "truth_frames_only": options.truth_frames_only,
     }

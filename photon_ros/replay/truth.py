@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +166,8 @@ def _truth(path: Path, document: Any) -> Truth:
     found = [_image(item, tuple(boxes[image_id])) for image_id, item in images.items()]
     if not found:
         raise _MalformedError("it has no images")
-    keys = [(image.topic, image.stamp_ns) for image in found]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
+    counts = Counter((image.topic, image.stamp_ns) for image in found)
+    twice = next((key for key, count in counts.items() if count > 1), None)
     if twice is not None:
         raise _MalformedError(f"two images are of topic {twice[0]} at stamp_ns {twice[1]}")
     return Truth(path, found, labels.values())
@@ -191,7 +192,12 @@ def _true_box(
     x, y, width, height = _bbox(item)
     image_w, image_h = _size(image, "width"), _size(image, "height")
     box = (x / image_w, y / image_h, (x + width) / image_w, (y + height) / image_h)
-    return TrueBox(labels[category], box, item.get("iscrowd", 0) == 1)
+    is_crowd = item.get("iscrowd", 0)
+    if not isinstance(is_crowd, int) or is_crowd not in (0, 1):
+        raise _MalformedError(
+            f"annotation {item.get('id')} needs an iscrowd of 0 or 1, got {_shown(is_crowd)}"
+        )
+    return TrueBox(labels[category], box, is_crowd == 1)
 
 
 def _bbox(item: Mapping[str, Any]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -17,16 +18,20 @@ from PIL import Image
 from photon_ros.core.errors import BagError, InputError
 
 _MAX_FPS: Final = 1_000_000
+_FPS: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{0,20}|/[0-9]{1,20})?(e[0-9]{1,2})?")
+_OPENCV_SILENT: Final = 0  # LOG_LEVEL_SILENT
 
 
 def parse_fps(text: str) -> Fraction:
     """Return a frame rate given as ``10``, ``29.97`` or ``30000/1001``; raise InputError."""
+    bad = InputError(f"frame rate {text!r} is not a number (as in 10, 29.97 or 30000/1001)")
+    # Fraction would also take 1e999999999, and compute it.
+    if not _FPS.fullmatch(text.strip()):
+        raise bad
     try:
         fps = Fraction(text.strip())
-    except (ValueError, ZeroDivisionError):
-        raise InputError(
-            f"frame rate {text!r} is not a number (as in 10, 29.97 or 30000/1001)"
-        ) from None
+    except ZeroDivisionError:
+        raise bad from None
     if not 0 < fps <= _MAX_FPS:
         raise InputError(f"frame rate must be above 0 and at most {_MAX_FPS}, got {text}")
     return fps
@@ -78,13 +83,17 @@ class Video:
         return exact_rate(stated)
 
     def frames_bgr(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield (height, width, 3) uint8 pictures, blue first, until the end of the video."""
-        while True:
-            frame: Any
-            ok, frame = self._capture.read()
-            if not ok or frame is None:
-                return
+        """Yield (height, width, 3) uint8 pictures, blue first, until the end of the video.
+
+        Raises BagError if there is none.
+        """
+        frame: Any
+        ok, frame = self._capture.read()
+        if not ok or frame is None:
+            raise BagError(f"video {self.path} holds no frame that can be decoded")
+        while ok and frame is not None:
             yield frame
+            ok, frame = self._capture.read()
 
 
 def _is_still_picture(path: Path) -> bool:
@@ -108,4 +117,9 @@ def _silence_opencv() -> None:
     What matters of it is raised by Video. FFmpeg's level is read at its first use.
     """
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    logging = getattr(getattr(cv2, "utils", None), "logging", None)
+    for place in (logging, cv2):  # OpenCV 5, OpenCV 4; the oldest of 4 have none
+        set_level = getattr(place, "setLogLevel", None)
+        if set_level is not None:
+            set_level(_OPENCV_SILENT)
+            return

@@ -111,7 +111,10 @@ def test_frame_rates_are_exact(text: str, fps: Fraction) -> None:
     assert parse_fps(text) == fps
 
 
-@pytest.mark.parametrize("text", ["", "ten", "0", "-5", "1/0", "nan", "inf", "1e12", "30,0"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "ten", "0", "-5", "1/0", "nan", "inf", "1e12", "30,0", "1e999999999", "2_5", "9" * 5000],
+)
 def test_a_frame_rate_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="frame rate"):
         parse_fps(text)
@@ -195,7 +198,7 @@ def test_missing_parents_are_made(tmp_path: Path) -> None:
     assert len(messages_of(tmp_path / "a" / "b" / "bag")) == 1
 
 
-@pytest.mark.parametrize("kind", ["file", "full", "dangling"])
+@pytest.mark.parametrize("kind", ["file", "full", "dangling", "link"])
 def test_an_output_that_is_taken_is_refused_and_untouched(tmp_path: Path, kind: str) -> None:
     out = tmp_path / "bag"
     if kind == "file":
@@ -203,12 +206,27 @@ def test_an_output_that_is_taken_is_refused_and_untouched(tmp_path: Path, kind: 
     elif kind == "full":
         out.mkdir()
         (out / "mine.txt").write_text("mine")
-    else:
+    elif kind == "dangling":
         out.symlink_to(tmp_path / "nowhere")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        out.symlink_to(tmp_path / "elsewhere")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BagError, match="already"):
         write_scene(out, scene(1))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_current_folder_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bag would take its place, and whoever stands in it would stand nowhere."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (Path(), tmp_path / "here"):
+        with pytest.raises(BagError, match=r"is the current folder; give a new folder"):
+            write_scene(out, scene(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 
 
 class Interrupt(BaseException):
@@ -231,7 +249,7 @@ def test_a_failure_half_way_leaves_nothing(
 
 
 def test_no_frames_make_no_bag(tmp_path: Path) -> None:
-    with pytest.raises(BagError, match="no frame"):
+    with pytest.raises(BagError, match="at least one picture"):
         write_bag(tmp_path / "bag", iter([]), Fraction(10), BagOptions())
     assert list(tmp_path.iterdir()) == []
 
@@ -315,3 +333,27 @@ def test_a_video_cut_off_gives_the_frames_it_has(tmp_path: Path) -> None:
     (tmp_path / "cut.avi").write_bytes(whole[: len(whole) // 2])
     summary = bag_from_video(tmp_path / "cut.avi", tmp_path / "bag", BagOptions())
     assert 5 < summary.num_frames < 30
+
+
+@pytest.mark.parametrize("has_level", [True, False])
+def test_a_video_is_read_with_the_logging_of_opencv_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_level: bool
+) -> None:
+    """cv2.utils.logging came with OpenCV 5; before, the level was set in cv2, or nowhere."""
+    video = write_video(tmp_path / "clip.avi", 3)
+    levels: list[int] = []
+    monkeypatch.delattr(cv2.utils, "logging")
+    if has_level:
+        monkeypatch.setattr(cv2, "setLogLevel", levels.append, raising=False)
+    summary = bag_from_video(video, tmp_path / "bag", BagOptions())
+    assert summary.num_frames == 3
+    assert levels == ([0] if has_level else [])
+
+
+def test_a_video_without_a_frame_is_named(tmp_path: Path) -> None:
+    """A container that is whole, with nothing in it."""
+    video = write_video(tmp_path / "clip.avi", 1)
+    with Video(video) as opened:
+        assert len(list(opened.frames_bgr())) == 1
+        with pytest.raises(BagError, match=r"clip\.avi holds no frame that can be decoded"):
+            next(opened.frames_bgr())  # it is at its end

@@ -3,7 +3,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ import numpy as np
 import pytest
 from painted import SeeingPhoton, scene, truth_document, write_scene, write_truth
 from PIL import Image
+from rosbags.rosbag2 import Reader as Ros2Reader
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_typestore
 
 from photon_ros.core.errors import BagError, InputError, UnknownWordError
 from photon_ros.replay.bag_writer import BagOptions
@@ -121,6 +126,7 @@ def test_the_document_has_every_key_that_readers_rely_on(
         "dtype": None,
         "max_objects": 50,
         "max_crops": None,
+        "depth_policy": "reject",
         "truth": "truth.json",
         "truth_frames_only": False,
     }
@@ -232,8 +238,6 @@ def test_tables_survive_prompts_that_look_like_markdown(run: Run, tmp_path: Path
             """Everything goes."""
 
         def submit(self, request: Any) -> Any:
-            from dataclasses import replace
-
             return super().submit(replace(request, prompt="red"))
 
     document = truth_document(FRAMES, [1])
@@ -273,7 +277,7 @@ def test_with_more_labelled_frames_than_pictures_the_worst_are_kept() -> None:
 
 def test_errors_of_the_engine_are_counted_and_noted(run: Run, truth: Path, tmp_path: Path) -> None:
     evaluation, _ = run(truth=truth, photon=SeeingPhoton(fault_on=[1_000_000_000]))
-    assert evaluation.num_errors == 1
+    assert not evaluation.is_flawless
     document = read_results(tmp_path / "out")
     assert document["frames"]["failed"] == 1
     assert document["notes"] == ["first failed frame, number 0: the step failed; the step failed"]
@@ -282,6 +286,78 @@ def test_errors_of_the_engine_are_counted_and_noted(run: Run, truth: Path, tmp_p
     report = (tmp_path / "out" / "report.md").read_text()
     assert "first failed frame" in report
     assert "0 found, 2 true, 2 missed, 0 wrong, F1 0.00, error." in report
+
+
+def damage(bag: Path, stamps_ns: list[int]) -> None:
+    """Spoil the JPEGs of some frames of a bag of the painted scene."""
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    kind = "sensor_msgs/msg/CompressedImage"
+    with Ros2Reader(bag) as reader:
+        messages = [(log_ns, raw) for _, log_ns, raw in reader.messages()]
+    shutil.rmtree(bag)
+    with Writer(bag, version=8, storage_plugin=StoragePlugin.MCAP) as writer:
+        connection = writer.add_connection("/camera/image_raw/compressed", kind, typestore=store)
+        for log_ns, raw in messages:
+            message: Any = store.deserialize_cdr(raw, kind)
+            if log_ns in stamps_ns:
+                message = replace(message, data=np.zeros_like(message.data))
+            writer.write(connection, log_ns, store.serialize_cdr(message, kind))
+
+
+def test_in_a_labelled_frame_that_cannot_be_decoded_everything_is_missed(
+    run: Run, truth: Path, tmp_path: Path
+) -> None:
+    """Frames 3 and 4 of the labelled five are torn; they must not flatter the score."""
+    damage(tmp_path / "bag", [1_300_000_000, 1_400_000_000])
+    evaluation, _ = run(truth=truth)
+    assert not evaluation.is_flawless
+    accuracy = evaluation.document["accuracy"]
+    missed = len(FRAMES[3]) + len(FRAMES[4])
+    assert accuracy["num_frames"] == len(LABELLED)
+    assert accuracy["num_truth"] == sum(len(FRAMES[k]) for k in LABELLED)
+    assert accuracy["num_predicted"] == accuracy["num_truth"] - missed
+    assert accuracy["precision_iou50"] == 1.0
+    assert accuracy["recall_iou50"] == pytest.approx(1 - missed / accuracy["num_truth"])
+    assert evaluation.document["frames"]["dropped"] == {"bad": 2}
+    # What cannot be decoded cannot be shown; the other labelled frames still come first.
+    report = (tmp_path / "out" / "report.md").read_text()
+    shown = re.findall(r"^### Frame (\d+)", report, re.MULTILINE)
+    assert shown[:3] == ["0", "9", "16"]
+    assert len(shown) == MAX_PICTURES
+
+
+def depth_bag(path: Path) -> None:
+    """Write two depth images, 16 bits, of a ramp."""
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    kind = "sensor_msgs/msg/Image"
+    ramp = np.linspace(500, 4000, 48 * 64).astype(np.uint16).reshape(48, 64)
+    with Writer(path, version=8, storage_plugin=StoragePlugin.MCAP) as writer:
+        connection = writer.add_connection("/depth", kind, typestore=store)
+        for stamp_ns in (10**9, 2 * 10**9):
+            stamp = store.types["builtin_interfaces/msg/Time"](sec=stamp_ns // 10**9, nanosec=0)
+            message = store.types[kind](
+                header=store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="depth"),
+                height=48,
+                width=64,
+                encoding="16UC1",
+                is_bigendian=0,
+                step=128,
+                data=ramp.view(np.uint8).reshape(-1),
+            )
+            writer.write(connection, stamp_ns, store.serialize_cdr(message, kind))
+
+
+def test_depth_is_bad_unless_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    depth_bag(tmp_path / "deep")
+    refused, photon = run(bag=tmp_path / "deep")
+    assert refused.document["frames"]["dropped"] == {"bad": 2}
+    assert not refused.is_flawless
+    assert photon.requests == []
+    assert "depth_policy is reject (allowed: normalize)" in refused.document["notes"][0]
+    shown, photon = run(bag=tmp_path / "deep", depth_policy="normalize")
+    assert shown.is_flawless
+    assert len(photon.requests) == 4
+    assert len(list((tmp_path / "out" / "pictures").iterdir())) == 2
 
 
 def test_points_are_drawn_and_not_scored(run: Run, tmp_path: Path) -> None:
@@ -404,6 +480,7 @@ def test_an_output_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"prompts": ()}, "at least one prompt"),
+        ({"skill": "caption"}, "evaluate knows detect, point, segment, not 'caption'"),
         ({"prompts": ("red", " RED ")}, "given twice"),
         ({"skill": "point", "truth": Path("t.json")}, "scores skill detect, not point"),
         ({"truth_frames_only": True}, "no truth"),

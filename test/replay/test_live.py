@@ -13,7 +13,13 @@ from photon_ros.core.errors import InputError
 from photon_ros.replay.bag_reader import BagReader
 from photon_ros.replay.bag_writer import BagOptions
 from photon_ros.replay.evaluate import evaluate
-from photon_ros.replay.live import check_ros, free_domain, live_environment, run_live
+from photon_ros.replay.live import (
+    check_ros,
+    free_domain,
+    live_environment,
+    model_path,
+    run_live,
+)
 from photon_ros.replay.options import EvaluateOptions
 
 NUM_FRAMES = 8
@@ -49,6 +55,19 @@ def options(tmp_path: Path, **change: Any) -> EvaluateOptions:
 
 
 # --- without ROS ------------------------------------------------------------------------------
+
+
+def test_the_node_gets_the_model_that_lockstep_would_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nano is a name, also where a folder is called so; any other folder is given whole."""
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert model_path("nano") == "nano"
+    assert model_path("./nano") == str(tmp_path / "nano")
+    assert model_path("mine") == str(tmp_path / "mine")
+    assert model_path("vikhyatk/moondream2") == "vikhyatk/moondream2"
 
 
 def test_a_domain_that_is_in_use_is_not_taken() -> None:

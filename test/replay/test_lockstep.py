@@ -82,14 +82,14 @@ def test_a_frame_on_which_the_engine_fails_is_failed_and_the_rest_goes_on(
     failed = outcome.frames[4]
     assert (failed.status, failed.detections) == (FrameStatus.ERROR, ())
     assert failed.error == "the step failed"
-    assert outcome.num_errors == 2
+    assert not outcome.is_flawless
     assert outcome.notes == ("first failed frame, number 4: the step failed",)
 
 
 def test_an_answer_cut_off_by_its_budget_is_failed_but_kept(reader: BagReader) -> None:
     outcome = run(reader, SeeingPhoton(max_found=0))
     assert outcome.failed == NUM_FRAMES
-    assert outcome.num_errors == 0
+    assert not outcome.is_flawless
     assert {frame.status for frame in outcome.frames.values()} == {FrameStatus.PARTIAL}
 
 
@@ -102,7 +102,7 @@ class Refusing(SeeingPhoton):
 
 def test_what_submit_refuses_is_a_failed_frame(reader: BagReader) -> None:
     outcome = run(reader, Refusing())
-    assert outcome.num_errors == NUM_FRAMES
+    assert outcome.failed == NUM_FRAMES
     assert outcome.notes == ("first failed frame, number 0: needs 9 pages; the cache holds 8",)
 
 
@@ -152,8 +152,8 @@ class DamagedReader:
     def select_topic(self) -> str:
         return self._reader.select_topic()
 
-    def frames(self, topic: str, wanted: Any = None) -> Iterator[BagFrame]:
-        for item in self._reader.frames(topic, wanted):
+    def frames(self, topic: str, wanted: Any = None, **options: Any) -> Iterator[BagFrame]:
+        for item in self._reader.frames(topic, wanted, **options):
             is_bad = item.index in self._bad
             yield BagFrame(item.index, item.stamp_ns, None, "torn") if is_bad else item
 
@@ -211,7 +211,26 @@ def test_books_that_close_are_accepted() -> None:
         latencies_ms=(),
         elapsed_s=1.0,
     )
-    assert (run.completed, run.failed, run.num_errors) == (1, 3, 1)
+    assert (run.completed, run.failed) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("status", "dropped", "is_flawless"),
+    [
+        (FrameStatus.OK, {}, True),
+        (FrameStatus.OK, {"overwritten": 5, "stale": 1, "transport": 1}, True),
+        (FrameStatus.OK, {"bad": 1}, False),
+        (FrameStatus.PARTIAL, {}, False),
+        (FrameStatus.TIMEOUT, {}, False),
+        (FrameStatus.ERROR, {"overwritten": 1}, False),
+    ],
+)
+def test_a_run_is_flawless_when_each_frame_could_be_read_and_its_answers_are_whole(
+    status: FrameStatus, dropped: dict[str, int], is_flawless: bool
+) -> None:
+    found = frames(FrameStatus.OK, status)
+    outcome = RunOutcome(found, 2 + sum(dropped.values()), dropped, (), 1.0)
+    assert outcome.is_flawless is is_flawless
 
 
 @pytest.mark.parametrize(
