@@ -1,7 +1,8 @@
 """photon-ros: the command line, one module per subcommand.
 
-Exit code 0: done. 1: it ran, and some cases or frames failed. 2: it could not run, and one line
-on stderr says why. 130, 143: interrupted, terminated.
+Exit code 0: done. 1: it ran, and some cases or frames failed (answered in part, too late or with
+an error, or not decodable), or nobody reads what it prints. 2: it could not run, and one line on
+stderr says why. 129, 130, 143: hung up, interrupted, terminated.
 
 Modules here import only the standard library and photon_ros.core at the top; everything heavy
 is imported by the subcommand that needs it, so that help and mistakes answer at once.
@@ -10,6 +11,7 @@ is imported by the subcommand that needs it, so that help and mistakes answer at
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -18,14 +20,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from photon_ros.cli import ask, bag, bench, evaluate, golden
-from photon_ros.cli.wording import error_message
+from photon_ros.cli.wording import error_message, shortened
 from photon_ros.core.errors import PhotonError
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,12 +34,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("photon-ros").strip()
         where = f"{command}: " if command else ""
-        _complain(f"{where}{message} (see {self.prog} --help)")
+        words = " ".join(shortened(word) for word in message.split())
+        _complain(f"{where}{words} (see {self.prog} --help)")
         raise SystemExit(EXIT_UNUSABLE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _make_streams_usable()
     parser = _parser()
     parsed = parser.parse_args(arguments)
     _clean_up_when_terminated()
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except PhotonError as error:
-        _complain(error_message(error, _prompts(parsed)))
+        _complain(error_message(error, _given(parsed)))
         return EXIT_UNUSABLE
     except BrokenPipeError:
         # The reader of stdout went away (| head); the interpreter must not try to flush to it.
@@ -78,20 +80,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _prompts(parsed: argparse.Namespace) -> list[str]:
-    """Return the prompts that were given: one, several or none, by subcommand."""
-    given = getattr(parsed, "prompt", None) or []
-    return [given] if isinstance(given, str) else list(given)
+def _given(parsed: argparse.Namespace) -> list[str]:
+    """Return every text among the arguments, which an error may name."""
+    values = [value if isinstance(value, list) else [value] for value in vars(parsed).values()]
+    return [text for value in values for text in value if isinstance(text, str)]
+
+
+def _make_streams_usable() -> None:
+    """Let whatever is printed be printed: to a closed stream, and in any encoding."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us (>&-)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _clean_up_when_terminated() -> None:
-    """Let SIGTERM unwind like an exception, so that child processes and half files go, too."""
+    """Let SIGTERM and SIGHUP unwind like an exception, so that children and half files go, too."""
 
     def unwind(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-        raise SystemExit(EXIT_TERMINATED)
+        raise SystemExit(128 + number)
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, unwind)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+            signal.signal(signal.SIGHUP, unwind)
 
 
 def _complain(message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,13 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
             _print_as_it_comes(photon, request)
             return 0
         result = photon.submit(request).result()
-    if arguments.overlay is not None and request.frame is not None:
-        _write_overlay(arguments.overlay, request.frame, result)
     if arguments.json:
         print(json.dumps(answer(result, request.frame), indent=2, ensure_ascii=False))
     else:
         assert request.frame is not None  # only a query may be about no picture
         print(summary(result, request.frame))
+    if arguments.overlay is not None and request.frame is not None:
+        sys.stdout.flush()  # the answer is there, whatever becomes of the picture
+        _write_overlay(arguments.overlay, request.frame, result)
     return 0
 
 
@@ -216,6 +218,8 @@ def check_picture_path(path: Path) -> None:
     kinds = Image.registered_extensions()
     if kinds.get(path.suffix.lower()) not in Image.SAVE:
         raise ImageError(f"{path}: unknown picture format {path.suffix!r} (use .png or .jpg)")
+    if path.exists() and not path.is_file():  # raises OSError where the name is too long
+        raise ImageError(f"{path} cannot be written: it is not a file")
     if not path.absolute().parent.is_dir():
         raise ImageError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
 
@@ -228,4 +232,5 @@ def _write_overlay(path: Path, frame: Frame, result: Result) -> None:
     try:
         Image.fromarray(draw(frame.image, result.detections)).save(path)
     except (OSError, ValueError) as error:
-        raise ImageError(f"{path} cannot be written: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ImageError(f"{path} cannot be written: {reason}") from error

@@ -117,6 +117,19 @@ def test_benches_print_a_table_without_json(capsys: pytest.CaptureFixture[str]) 
     assert "B200" in out
 
 
+def test_a_table_that_goes_into_a_file_has_whole_headers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["bench", "model", "--json"])
+    figures = json.loads(capsys.readouterr().out)
+    main(["bench", "model"])
+    written = capsys.readouterr().out
+    names = {name for rows in figures.values() if isinstance(rows, list) for name in rows[0]}
+    assert names
+    assert {name for name in names if name not in written} == set()
+    assert max(map(len, written.splitlines())) < 250
+
+
 def test_the_trace_has_a_track_a_slot_and_shows_a_launch_before_the_commit_before_it() -> None:
     engine = build_engine(SleepDevice(0.0), 1, pipelined=True)
     submit(engine, 0, FixedLengthState(10, max_new_tokens=10))

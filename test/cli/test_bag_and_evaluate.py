@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import cv2
@@ -8,10 +9,12 @@ import pytest
 from painted import HEIGHT_PX, WIDTH_PX, paint, scene, write_scene, write_truth
 
 from photon_ros.replay.bag_reader import BagReader
+from photon_ros.replay.bag_writer import BagOptions, write_bag
 
-from .conftest import Cli
+from .conftest import REPOSITORY, Cli
 
 NUM_FRAMES = 6
+SCENE = REPOSITORY / "docs" / "scene.jpg"
 
 
 @pytest.fixture
@@ -104,8 +107,28 @@ def test_without_json_there_are_tables(cli_here: Cli, tmp_path: Path) -> None:
         *("--max-crops", "0"),
     )
     assert (done.returncode, done.stderr) == (0, "")
-    for text in ("received", "accuracy at IoU 0.5, 1 frames", "recall", "p95", "report: out"):
+    for text in ("received", "accuracy at IoU 0.5, 1 frame ", "recall", "p95", "report: out"):
         assert text in done.stdout
+
+
+def test_an_evaluation_in_which_frames_failed_ends_with_1(cli_here: Cli, tmp_path: Path) -> None:
+    """The budget cuts every answer that finds something: the picture of the demo, twice."""
+    write_bag(tmp_path / "bag", [cv2.imread(str(SCENE))] * 2, Fraction(10), BagOptions())
+    asked = ("evaluate", "bag", "--prompt", "person", "--max-crops", "0", "--out", "out")
+    done = cli_here(*asked, "--max-objects", "1", "--json")
+    frames = json.loads(done.stdout)["frames"]
+    assert (done.returncode, frames["completed"], frames["failed"]) == (1, 0, 2)
+    assert cli_here(*asked).returncode == 0
+
+
+def test_one_frame_is_one_frame(cli_here: Cli, tmp_path: Path) -> None:
+    writer = cv2.VideoWriter(
+        str(tmp_path / "one.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 25, (WIDTH_PX, HEIGHT_PX)
+    )
+    writer.write(paint([])[:, :, ::-1])
+    writer.release()
+    done = cli_here("bag", "from-video", "one.avi", "--out", "bag")
+    assert done.stdout.startswith("bag: 1 frame of 160x120 on ")
 
 
 @pytest.mark.ros

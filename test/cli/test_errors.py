@@ -173,11 +173,16 @@ def test_a_folder_is_no_image(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("overlay", "reason"),
-    [("out.docx", "unknown picture format"), ("no/where.png", "there is no folder")],
+    [
+        ("out.docx", "unknown picture format"),
+        ("no/where.png", "there is no folder"),
+        ("folder.png", "folder.png cannot be written: it is not a file"),
+    ],
 )
 def test_an_overlay_that_cannot_be_written_is_told_before_the_work(
-    cli: Cli, picture: Path, overlay: str, reason: str
+    cli: Cli, picture: Path, tmp_path: Path, overlay: str, reason: str
 ) -> None:
+    (tmp_path / "folder.png").mkdir()
     assert reason in one_line_of(cli("detect", picture, "person", "--overlay", overlay))
 
 
@@ -226,9 +231,23 @@ def test_a_budget_outside_its_limits(cli_here: Cli, picture: Path, budget: tuple
     )
 
 
-def test_an_unknown_skill(cli_here: Cli, bag: Path) -> None:
-    done = cli_here("evaluate", bag, "--skill", "juggle", "--prompt", "red", "--out", "out")
-    assert "no skill 'juggle'" in one_line_of(done)
+@pytest.mark.parametrize("skill", ["juggle", "query", "caption"])
+def test_a_skill_that_finds_no_places_is_none_of_an_evaluation(
+    cli_here: Cli, bag: Path, skill: str
+) -> None:
+    done = cli_here("evaluate", bag, "--skill", skill, "--prompt", "red", "--out", "out")
+    assert f"invalid choice: '{skill}' (choose from" in one_line_of(done)
+
+
+def test_the_answer_is_printed_before_its_overlay_fails(cli_here: Cli, picture: Path) -> None:
+    # A folder in which not even root makes files.
+    done = cli_here("detect", picture, "ball", "--overlay", "/proc/out.png", "--max-crops", "0")
+    assert done.returncode == 2
+    assert " for 'ball' in " in done.stdout
+    assert (
+        done.stderr
+        == "photon-ros: error: /proc/out.png cannot be written: No such file or directory\n"
+    )
 
 
 # --- bags from videos ---------------------------------------------------------------------------
@@ -248,6 +267,7 @@ def test_what_is_no_video(cli: Cli, tmp_path: Path, content: bytes | None) -> No
     [
         (("--fps", "0"), "frame rate must be above 0"),
         (("--fps", "fast"), "frame rate 'fast' is not a number"),
+        (("--fps", "9" * 5000), f"frame rate '{'9' * 77}...' is not a number"),
         (("--topic", "cam era"), "not a full ROS name"),
         (("--jpeg", "101"), "1..100"),
         (("--start-ns", "-5"), "start must be >= 0"),
@@ -294,6 +314,7 @@ def test_a_folder_that_is_not_golden(
         (("evaluate", "bag", "--out", "o"), "evaluate: the following arguments are required"),
         (("bag",), "bag: the following arguments are required: ACTION"),
         (("detect", "a.png", "cup", "--max-objects", "many"), "invalid int value: 'many'"),
+        (("detect", "a.png", "cup", "--max-objects", "9" * 5000), f"value: '{'9' * 76}... (see"),
     ],
 )
 def test_wrong_arguments_are_one_line_as_well(
@@ -367,7 +388,9 @@ def test_a_prompt_that_is_not_utf8_is_one_line(cli_here: Cli, picture: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "kill"]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["ctrl-c", "kill", "hang-up"],
 )
 def test_a_signal_ends_a_long_job_and_leaves_no_half_bag(
     tmp_path: Path, number: int, code: int
@@ -421,3 +444,49 @@ def test_a_reader_that_goes_away_is_no_traceback(picture: Path) -> None:
         ["bash", "-c", command], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which $photon_ros is the command line."""
+    settings = {"PYTHONPATH": str(REPOSITORY), "photon_ros": f"{sys.executable} -m photon_ros"}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=cwd,
+        env={**os.environ, **settings, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_closed_streams_are_no_traceback(tmp_path: Path) -> None:
+    for command in ("$photon_ros bench model --json >&-", "$photon_ros bench model >&-"):
+        done = shell(command, tmp_path)
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (0, "", False)
+    done = shell("$photon_ros detect none.png cup 2>&-", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path: Path) -> None:
+    write_scene(tmp_path / "b\u00e4g", scene(2))
+    done = shell(
+        "$photon_ros evaluate b\u00e4g --prompt ball --max-crops 0 --out \u00f6ut",
+        tmp_path,
+        PYTHONIOENCODING="ascii",
+        PYTHONUTF8="0",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "report: \\xf6ut" in done.stdout
+    done = shell("$photon_ros detect \u00e4.png cup", tmp_path, PYTHONIOENCODING="ascii")
+    assert done.stderr == "photon-ros: error: image \\xe4.png does not exist\n"
+
+
+def test_a_hang_up_that_is_to_be_ignored_is_ignored(tmp_path: Path) -> None:
+    """As nohup wants it."""
+    program = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); import photon_ros.cli as cli;"
+        "cli.main(['bench', 'model', '--json']);"
+        "raise SystemExit(signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)"
+    )
+    done = shell(f'{sys.executable} -c "{program}"', tmp_path)
+    assert done.returncode == 0, done.stderr
