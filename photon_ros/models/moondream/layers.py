@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 NORM_EPS = 1e-5  # every layer norm of the family, vision included
+MANY = 1 << 15  # values of one activation from which four passes cost less than a tanh
 
 
 class Mlp(nn.Module):
@@ -18,11 +22,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply both layers."""
-        inner = F.gelu(
-            F.linear(x, self.fc1.weight, self.fc1.bias),
-            approximate="tanh",
-        )
-        return F.linear(inner, self.fc2.weight, self.fc2.bias)
+        return linear(gelu(linear(x, self.fc1)), self.fc2)
 
 
 class AttentionWeights(nn.Module):
@@ -37,9 +37,22 @@ class AttentionWeights(nn.Module):
 
 def norm(x: Tensor, weights: nn.LayerNorm) -> Tensor:
     """Layer norm over the last dimension, without the cost of a module call."""
-    return F.layer_norm(x, weights.normalized_shape, weights.weight, weights.bias, weights.eps)
+    return torch.layer_norm(x, weights.normalized_shape, weights.weight, weights.bias, weights.eps)
 
 
 def linear(x: Tensor, weights: nn.Linear) -> Tensor:
     """Affine map of the last dimension, without the cost of a module call."""
     return F.linear(x, weights.weight, weights.bias)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU in its tanh form, x / 2 * (1 + tanh(c * (x + 0.044715 * x^3))), c = sqrt(2 / pi).
+
+    That is x * sigmoid(2 * c * (x + 0.044715 * x^3)). torch's tanh takes six times as long as its
+    sigmoid on a CPU, so there many values are taken that way, with the same error.
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.numel() < MANY or x.requires_grad:
+        return F.gelu(x, approximate="tanh")
+    slope = math.sqrt(8 / math.pi)
+    inner = torch.addcmul(x.new_tensor(slope), x, x, value=0.044715 * slope)
+    return inner.mul_(x).sigmoid_().mul_(x)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from photon_ros.engine.interfaces import Adapt, Attend
 from photon_ros.models.moondream.config import TextConfig
-from photon_ros.models.moondream.layers import NORM_EPS, AttentionWeights, Mlp, linear, norm
+from photon_ros.models.moondream.layers import NORM_EPS, AttentionWeights, Mlp, gelu, linear, norm
 
 
 class Rotary(nn.Module):
@@ -102,8 +102,7 @@ class TextBlock(nn.Module):
         if adapt is not None:
             qkv = linear(normed, self.attn.qkv) + adapt(layer, "qkv", normed)
             attended = self._attend(qkv, cos, sin, partner, layer, attend)
-            inner = linear(normed, self.mlp.fc1) + adapt(layer, "fc1", normed)
-            inner = F.gelu(inner, approximate="tanh")
+            inner = gelu(linear(normed, self.mlp.fc1) + adapt(layer, "fc1", normed))
             x_BTD = x_BTD + linear(attended, self.attn.proj) + adapt(layer, "proj", attended)
             return x_BTD + linear(inner, self.mlp.fc2) + adapt(layer, "fc2", inner)
         if self._fused is None:
@@ -113,7 +112,7 @@ class TextBlock(nn.Module):
             return x_BTD + linear(attended, self.attn.proj) + residual
         both = F.linear(normed, self._fused.weight_in, self._fused.bias_in)
         num_qkv = self.attn.qkv.out_features
-        inner = F.gelu(both[..., num_qkv:], approximate="tanh")
+        inner = gelu(both[..., num_qkv:])
         attended = self._attend(both[..., :num_qkv], cos, sin, partner, layer, attend)
         joined = torch.cat((attended, inner), dim=-1)
         return x_BTD + F.linear(joined, self._fused.weight_out, self._fused.bias_out)
