@@ -93,6 +93,11 @@ class CameraOutputs:
         """Publish the account."""
         self._stats.publish(stats)
 
+    @property
+    def are_markers_wanted(self) -> bool:
+        """True while somebody subscribes the markers."""
+        return _is_wanted(self._markers)
+
     def drawing(
         self, job: FrameJob, config: NodeConfig, camera_model: CameraModel
     ) -> Callable[[], Sequence[Drawn]] | None:
@@ -107,7 +112,7 @@ class CameraOutputs:
             steps.append(lambda: self._draw_overlay(job, config, overlays))
         if _is_wanted(self._mask) and any(answer.skill == "segment" for answer in job.answers):
             steps.append(lambda: self._draw_mask(job))
-        if _is_wanted(self._markers) and camera_model.info is not None:
+        if self.are_markers_wanted and camera_model.info is not None:
             steps.append(lambda: self._draw_markers(job, camera_model))
         if not steps:
             return None

@@ -112,9 +112,11 @@ class CameraPort:
 
     def _input_topic(self, image_transport: str) -> str:
         name = f"{self.camera}/image" if self.camera else "image"
-        if image_transport == "compressed":
+        resolved = str(self._node.resolve_topic_name(name))
+        # Some name the transport's topic, as `ros2 topic list` shows it, and not the image's.
+        if image_transport == "compressed" and not resolved.endswith("/compressed"):
             return compressed_topic(self._node, name)
-        return str(self._node.resolve_topic_name(name))
+        return resolved
 
     def _on_incompatible_qos(self, event: Any) -> None:
         del event  # its count never falls, and the graph tells who is there
@@ -133,6 +135,12 @@ class CameraPort:
         if isinstance(info, bytes):
             info = self._info = deserialize_message(info, CameraInfo)
         return CameraModel(info, self._is_rectified)
+
+    @property
+    def missing_info_topic(self) -> str:
+        """Where a calibration is waited for by somebody who subscribes the markers; else ""."""
+        is_missed = self._info is None and self.outputs.are_markers_wanted
+        return str(self._info_subscription.topic_name) if is_missed and self.is_subscribed else ""
 
     def publishers(self) -> PublisherReading:
         """Return who publishes the input now."""

@@ -33,6 +33,9 @@ def input_problems(
     """Return what keeps an open input from being a good one."""
     problems = _graph_problems(port, publishers)
     is_unheard = bool(problems)
+    if port.missing_info_topic:
+        told = f"no camera_info has come on {port.missing_info_topic}, so there are no markers"
+        problems.append((_WARN, told))
     if intake.silent_s > SILENT_S:
         problems.append((_WARN, f"no image for {SILENT_S:g} s on {port.topic}"))
         if not is_unheard:
@@ -57,7 +60,7 @@ def _graph_problems(port: CameraPort, publishers: PublisherReading) -> list[Prob
         other = "compressed" if port.image_transport == "raw" else "raw"
         advice = ""
         if type_name(message_type(other)) in publishers.other_types:
-            advice = f": set image_transport to {other}, and name the topic without /compressed"
+            advice = f": set image_transport to {other}"
         problems.append(
             (
                 _ERROR,

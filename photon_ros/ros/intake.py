@@ -15,6 +15,10 @@ import numpy as np
 
 WINDOW_S = 10.0
 MIN_STAMPS = 5
+# Where hardly anything arrives, so many stamps are kept beyond the window, for so long: a camera of
+# which one frame in a hundred comes has a rate, too.
+NUM_KEPT_STAMPS = 12
+KEPT_S = 120.0
 # Drivers hand frames over out of order, and correct their clocks, by fractions of this; a recording
 # that begins again, a restarted simulation or a clock that is set goes back further.
 MAX_BACKWARD_S = 0.5
@@ -69,7 +73,7 @@ class Intake:
     def _clear(self, now_s: float) -> None:
         self._started_s = now_s
         self._arrivals_s: deque[float] = deque()
-        self._stamps_ns: deque[int] = deque()
+        self._stamps: deque[tuple[float, int]] = deque()  # when it came, and the stamp in ns
         self._jumps_s: deque[float] = deque()
         self._last_s: float | None = None
         self._last_stamp_ns: int | None = None
@@ -90,13 +94,12 @@ class Intake:
         with self._lock:
             self._last_s = now_s
             self._arrivals_s.append(now_s)
-            # Beside each arrival one stamp, so that both leave the window together.
-            self._stamps_ns.append(stamp_ns or 0)
             self._expire(now_s)
             if stamp_ns == 0:
                 self._zero_stamps += 1
             if not stamp_ns:
                 return False
+            self._stamps.append((now_s, stamp_ns))
             previous_ns, self._last_stamp_ns = self._last_stamp_ns, stamp_ns
             if previous_ns is None or stamp_ns >= previous_ns:
                 return False
@@ -105,13 +108,16 @@ class Intake:
                 return False
             self._jumps_s.append(now_s)
             # What came before the jump says nothing about the rate after it.
-            self._stamps_ns = deque([0] * (len(self._stamps_ns) - 1) + [stamp_ns])
+            self._stamps = deque([(now_s, stamp_ns)])
             return True
 
     def _expire(self, now_s: float) -> None:
         while self._arrivals_s and self._arrivals_s[0] < now_s - WINDOW_S:
             self._arrivals_s.popleft()
-            self._stamps_ns.popleft()
+        while self._stamps and self._stamps[0][0] < now_s - (
+            WINDOW_S if len(self._stamps) > NUM_KEPT_STAMPS else KEPT_S
+        ):
+            self._stamps.popleft()
         while self._jumps_s and self._jumps_s[0] < now_s - WINDOW_S:
             self._jumps_s.popleft()
 
@@ -133,7 +139,7 @@ class Intake:
 
     def _delivery(self) -> tuple[float, float]:
         """Return the camera's rate by its stamps, and which share of it arrived."""
-        gaps_s = np.diff(np.array([stamp for stamp in self._stamps_ns if stamp], np.int64)) / 1e9
+        gaps_s = np.diff(np.array([stamp for _, stamp in self._stamps], np.int64)) / 1e9
         gaps_s = gaps_s[gaps_s > 0]
         if len(gaps_s) < MIN_STAMPS - 1:
             return float("nan"), float("nan")

@@ -14,7 +14,10 @@ Arguments = Mapping[str, tuple[str | None, str]]
 
 NODE_ARGUMENTS: Arguments = {
     "namespace": ("", "namespace of the node and its topics"),
-    "image_topic": ("image", "camera topic; with compressed transport, without /compressed"),
+    "image_topic": (
+        "image",
+        "camera topic; with compressed transport, with or without /compressed",
+    ),
     "camera_info_topic": ("", "calibration; empty takes camera_info beside image_topic"),
     "image_transport": ("", "raw or compressed"),
     "params_file": ("", "parameter file; empty takes the package's config/default.yaml"),
@@ -48,7 +51,8 @@ def node_name(given: Mapping[str, str]) -> str:
 
 def camera_info_beside(image_topic: str) -> str:
     """Return where camera drivers have it: /camera/camera_info beside /camera/image_raw."""
-    return posixpath.join(posixpath.dirname(image_topic), "camera_info")
+    camera = posixpath.dirname(image_topic.removesuffix("/compressed"))
+    return posixpath.join(camera, "camera_info")
 
 
 def bag_player(
@@ -59,8 +63,9 @@ def bag_player(
     Args:
         has_clock: the recorded time is published on /clock, too.
     """
-    suffix = "/compressed" if given["image_transport"] == "compressed" else ""
-    topic = given["image_topic"] + suffix
+    topic = given["image_topic"]
+    if given["image_transport"] == "compressed":
+        topic = topic.removesuffix("/compressed") + "/compressed"
     # A bag has full names; a relative one is that of the node, in its namespace.
     node_namespace = posixpath.dirname(node_name(given))
     words = ["python3", "-m", "photon_ros.ros.player", given["bag"]]

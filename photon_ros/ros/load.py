@@ -46,7 +46,9 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
         config=EngineConfig(
             max_rows=config.max_streams,
             num_private_pages=config.kv_pages,
-            pipelined=config.pipelined,
+            # A CPU runs each step as it is launched: a step ahead would overlap with nothing, and
+            # the one behind each answer's last token would be for nobody.
+            pipelined=config.pipelined and device != "cpu",
         ),
     )
     try:

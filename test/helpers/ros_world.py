@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import gc
 import itertools
 import threading
 import time
@@ -28,11 +29,15 @@ from photon_ros.msg import PerceptionStats, PhotonDetectionArray
 from photon_ros.ros.node import PerceptionNode
 
 _numbers = itertools.count()
+# Time for what comes at once on an idle machine; tests wait for it and for no longer than it takes.
+PATIENCE_S = 60.0
 RELIABLE = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE)
 BEST_EFFORT = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str = "it") -> Any:
+def wait_until(
+    condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "it"
+) -> Any:
     """Return the condition's first true value; fail when none comes in time."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -41,6 +46,18 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = 10.0, what: str 
             return value
         assert time.monotonic() < deadline_s, f"waited {timeout_s} s in vain for {what}"
         time.sleep(0.005)
+
+
+def wait_until_quiet(kept: list[Any], quiet_s: float = 0.5) -> None:
+    """Return, and forget what came, when nothing more has come for a while."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    seen, changed_s = len(kept), time.monotonic()
+    while time.monotonic() < changed_s + quiet_s:
+        assert time.monotonic() < deadline_s, f"{len(kept)} came, and there is no end of it"
+        if len(kept) != seen:
+            seen, changed_s = len(kept), time.monotonic()
+        time.sleep(0.005)
+    kept.clear()
 
 
 def image_message(
@@ -128,9 +145,17 @@ class World:
         return [status for status in list(self.statuses) if status.name == full_name]
 
     def publisher(self, topic: str = "image", kind: Any = Image, qos: QoSProfile = RELIABLE) -> Any:
-        """A publisher that the node's subscription has matched."""
+        """A publisher that the node's subscription has matched, seen from both sides."""
         publisher = self.client.create_publisher(kind, topic, qos)
-        wait_until(lambda: publisher.get_subscription_count() == 1, what=f"a match on {topic}")
+        name = publisher.topic_name
+        wait_until(lambda: publisher.get_subscription_count() == 1, what=f"a match on {name}")
+        wait_until(
+            lambda: any(
+                item.topic_name == name and item.get_publisher_count()
+                for item in list(self.node.subscriptions)
+            ),
+            what=f"the node's match on {name}",
+        )
         return publisher
 
     def ask(self, publisher: Any, message: Any) -> PhotonDetectionArray:
@@ -140,7 +165,7 @@ class World:
         wait_until(lambda: len(self.arrays) > num_before, what="an answer")
         return self.arrays[num_before]
 
-    def call(self, kind: Any, name: str, request: Any, timeout_s: float = 5.0) -> Any:
+    def call(self, kind: Any, name: str, request: Any, timeout_s: float = PATIENCE_S) -> Any:
         """Call a service of the node and return the response."""
         future = self.begin(kind, name, request)
         wait_until(future.done, timeout_s, f"an answer of {name}")
@@ -149,7 +174,7 @@ class World:
     def begin(self, kind: Any, name: str, request: Any) -> Any:
         """Call a service of the node and return the future of the response."""
         client = self.client.create_client(kind, f"photon/{name}")
-        assert client.wait_for_service(timeout_sec=5.0), name
+        assert client.wait_for_service(timeout_sec=PATIENCE_S), name
         return client.call_async(request)
 
     def set(self, **values: Any) -> list[Any]:
@@ -182,7 +207,8 @@ class World:
         for executor in self._executors:
             executor.wake()
         for thread in self._threads:
-            thread.join(timeout=5.0)
+            thread.join(timeout=PATIENCE_S)
+            assert not thread.is_alive(), "it spins on while its nodes are taken apart"
         # Only now: an executor that is shut down while it spins may meet its handles destroyed.
         for executor in self._executors:
             executor.shutdown(timeout_sec=2.0)
@@ -191,6 +217,9 @@ class World:
         self.ask_client.destroy()
         self.client.destroy_node()
         self.photon.close()
+        # rclpy's lifecycle node is in the graph until its last reference goes, and it is in cycles.
+        del self.node, self.client
+        gc.collect()
 
 
 def _messages(values: dict[str, Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """Real rclpy and DDS for the tests of this folder, in a domain of their own."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,9 @@ def ros() -> Iterator[None]:
     pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
     from rclpy.signals import SignalHandlerOptions
 
+    # Torch alone is half a million objects that no collection between tests need look at.
+    gc.collect()
+    gc.freeze()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     yield
     rclpy.try_shutdown()

@@ -14,7 +14,16 @@ pytest.importorskip("photon_ros.msg", reason="the messages are not built: make b
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from fake_photon import FakePhoton
-from ros_world import BEST_EFFORT, RELIABLE, World, plain_image, wait_until, world
+from ros_world import (
+    BEST_EFFORT,
+    PATIENCE_S,
+    RELIABLE,
+    World,
+    plain_image,
+    wait_until,
+    wait_until_quiet,
+    world,
+)
 from sensor_msgs.msg import Image
 
 from photon_ros.core.errors import ModelError
@@ -47,7 +56,10 @@ def values(status: DiagnosticStatus) -> dict[str, str]:
 
 
 def status_where(
-    it: World, name: str, condition: Callable[[DiagnosticStatus], Any], timeout_s: float = 10.0
+    it: World,
+    name: str,
+    condition: Callable[[DiagnosticStatus], Any],
+    timeout_s: float = PATIENCE_S,
 ) -> DiagnosticStatus:
     """Return the first status of that name, from now on, of which the condition holds."""
     it.statuses.clear()
@@ -72,9 +84,9 @@ def test_every_key_of_the_interface_is_there_with_its_value() -> None:
         assert (told["encoding"], told["resolution"]) == ("rgb8", "8x6")
         assert (told["zero_stamps"], told["backward_stamps"]) == ("1", "0")
         assert (told["publishers_seen"], told["qos_mismatch"]) == ("1", "0")
-        assert 0.0 < float(told["image_age_ms"]) < 2000.0
+        assert 0.0 < float(told["image_age_ms"]) < 20_000.0
         assert float(told["input_hz"]) > 0.0
-        assert float(told["seconds_since_last_frame"]) < 2.0
+        assert 0.0 <= float(told["seconds_since_last_frame"]) < 20.0
         engine = values(status_where(it, "engine", lambda s: True))
         assert set(engine) >= ENGINE_KEYS
         assert (engine["state"], engine["model"]) == ("active", "fake")
@@ -85,16 +97,12 @@ def test_every_key_of_the_interface_is_there_with_its_value() -> None:
 
 def test_period_changes_live() -> None:
     with world(diagnostics__period=0.1) as it:
-        wait_until(lambda: it.statuses)
-        it.statuses.clear()
-        time.sleep(1.0)
-        assert len(it.statuses) >= 10  # two statuses in each message
+        began_s = time.monotonic()
+        wait_until(lambda: len(it.statuses_of("engine")) >= 20, what="20 messages")
+        assert time.monotonic() - began_s < 15.0, "one a second is the default"
         (result,) = it.set(diagnostics__period=30.0)
         assert result.successful
-        time.sleep(0.3)
-        it.statuses.clear()
-        time.sleep(1.0)
-        assert not it.statuses
+        wait_until_quiet(it.statuses, 1.0)
 
 
 def test_a_silent_camera_warns_and_says_whether_anybody_publishes() -> None:
@@ -145,10 +153,11 @@ def test_frames_far_below_their_stamp_rate_warn_and_name_the_profile() -> None:
         publisher = it.publisher()
         # What arrives of a 30 Hz camera when four of five frames are lost.
         for number in [0, 1, 2, 9, 10, 30, 31, 50, 51, 70, 71, 90, 91, 110, 111, 130]:
+            before = it.node.counts("").received
             publisher.publish(
                 plain_image(1, stamp_ns=1_700_000_000_000_000_000 + number * 33_333_333)
             )
-            time.sleep(0.01)
+            wait_until(lambda n=before + 1: it.node.counts("").received == n)
         status = status_where(it, "camera", lambda s: "arrive" in s.message)
         assert status.level == DiagnosticStatus.WARN
         assert "of the camera's 30.0 frames per second" in status.message
@@ -325,8 +334,7 @@ def test_a_gpu_that_cannot_be_read_does_not_end_the_node(monkeypatch: pytest.Mon
         status_where(it, "engine", lambda s: True)
         with monkeypatch.context() as patched:
             patched.setattr(engine_gauge, "gpu_memory_mb", broken)
-            time.sleep(0.3)
-            it.statuses.clear()
+            wait_until_quiet(it.statuses)
             assert it.ask(it.publisher(), plain_image(1)).detections
             assert not it.statuses
         status_where(it, "engine", lambda s: True)

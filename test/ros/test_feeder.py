@@ -95,13 +95,13 @@ class Rig:
 
     def settle(self) -> None:
         wait_until(lambda: all(not box.has_frame for box in self.mailboxes.values()))
-        assert self.feeder.wait_idle(5.0)
+        assert self.feeder.wait_idle(60.0)
 
     def seen(self, camera: str = "") -> list[int]:
         return [a.job.decoded.header for a in self.answers if a.job.camera == camera]
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"
@@ -179,8 +179,8 @@ def test_bad_frames_are_counted_and_the_next_frame_is_answered() -> None:
 
 
 def test_old_frames_are_not_begun() -> None:
-    with rig(max_age_ms=100.0) as built:
-        built.put(1, age_s=0.09)  # 20 ms of transport on top: 110 ms
+    with rig(max_age_ms=20_000.0) as built:
+        built.put(1, age_s=19.99)  # 20 ms of transport on top: 20,010 ms
         wait_until(lambda: built.mailboxes[""].counts().stale == 1)
         built.put(2, age_s=0.0)
         built.settle()
@@ -188,11 +188,11 @@ def test_old_frames_are_not_begun() -> None:
 
 
 def test_deadline_counts_from_reception_and_a_missed_one_is_a_timeout() -> None:
-    with rig(service_s=0.5, request_timeout_ms=300.0) as built:
+    with rig(service_s=1.5, request_timeout_ms=1000.0) as built:
         built.put(1)
         built.settle()
         request = built.photon.requests[0]
-        assert request.deadline_s == pytest.approx(built.answers[0].job.receive_s + 0.3)
+        assert request.deadline_s == pytest.approx(built.answers[0].job.receive_s + 1.0)
         assert built.answers[0].status is AnswerStatus.TIMEOUT
         assert built.mailboxes[""].counts().failed == 1
 
@@ -253,7 +253,7 @@ def test_a_defect_anywhere_fails_one_frame_and_not_the_camera(place: str, value:
         built.defect = place
         built.put(value)
         wait_until(lambda: built.mailboxes[""].counts().failed == 1)
-        assert built.feeder.wait_idle(5.0)
+        assert built.feeder.wait_idle(60.0)
         assert [str(error) for error in built.defects] == [place]
         built.put(2)
         built.settle()
@@ -280,7 +280,7 @@ def test_a_defect_between_two_submissions_cancels_the_first() -> None:
         built.photon.submit = submit_and_break  # type: ignore[method-assign]
         built.put(1)
         wait_until(lambda: len(built.answers) == 1)
-        assert built.feeder.wait_idle(5.0)
+        assert built.feeder.wait_idle(60.0)
         built.photon.submit = submit  # type: ignore[method-assign]
         assert len(built.defects) == 1
         assert "max_objects" in str(built.defects[0])
@@ -351,7 +351,7 @@ def test_frames_given_up_while_they_are_submitted_leave_no_request_running(
             built.feeder.flush("", "a jump")
             assert not built.feeder.wait_idle(0.02), "idle while a request was being submitted"
             may_return.set()
-            assert built.feeder.wait_idle(5.0)
+            assert built.feeder.wait_idle(60.0)
         assert [future.cancelled() for future in futures] == [True]
         assert [answer.error for answer in built.answers] == [
             "person: RequestCancelled: a jump; nothing: RequestCancelled: a jump"

@@ -17,16 +17,16 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.context import Context
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
-from ros_world import RELIABLE, World, plain_image, wait_until, world
-from sensor_msgs.msg import CompressedImage, Image
+from ros_world import PATIENCE_S, RELIABLE, World, plain_image, wait_until, world
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import String
+from visualization_msgs.msg import MarkerArray
 
 from photon_ros.msg import PhotonDetectionArray
 from photon_ros.ros.input_problems import MIN_JUMPS
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 
-PATIENCE_S = 30.0
 SECOND_NS = 1_000_000_000
 
 
@@ -135,6 +135,19 @@ def test_stamps_ahead_of_the_nodes_time_warn_and_those_behind_do_not() -> None:
         it.ask(publisher, plain_image(1, stamp_ns=time.time_ns() + 60 * SECOND_NS))
         status = told(it, "s ahead of this node's time", "use_sim_time")
         assert status.level == DiagnosticStatus.WARN
+
+
+def test_markers_that_wait_for_a_calibration_say_where_it_is_missed() -> None:
+    with world(diagnostics__period=0.2) as it:
+        publisher = it.publisher()
+        it.ask(publisher, plain_image(1))
+        assert "camera_info" not in told(it, "").message, "nobody looks"
+        it.client.create_subscription(MarkerArray, "photon/markers", lambda _: None, RELIABLE)
+        words = f"no camera_info has come on {it.namespace}/camera_info, so there are no markers"
+        assert told(it, words).level == DiagnosticStatus.WARN
+        it.publisher("camera_info", CameraInfo).publish(CameraInfo())
+        it.statuses.clear()
+        wait_until(lambda: [s for s in it.statuses_of("camera") if "camera_info" not in s.message])
 
 
 def test_simulated_time_that_never_comes_warns_and_answers_all_the_same() -> None:

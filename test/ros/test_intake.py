@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photon_ros.ros.intake import MAX_BACKWARD_S, WINDOW_S, Intake, cdr_stamp_ns
+from photon_ros.ros.intake import KEPT_S, MAX_BACKWARD_S, WINDOW_S, Intake, cdr_stamp_ns
 
 
 def message(stamp_ns: int, order: str = "<") -> bytes:
@@ -51,6 +51,29 @@ def test_heavy_loss_shows_in_the_share_delivered(share: float) -> None:
     chance = random.Random(round(share * 100))
     summary = fed([k / 30 for k in range(300) if chance.random() < share]).summary(now_s=10.0)
     assert summary.delivered < 0.5
+
+
+def test_a_loss_of_nearly_everything_shows_although_few_frames_come_in_a_window() -> None:
+    # One or two in ten seconds, hardly ever two in a row.
+    taken = [0, 1, 170, 330, 331, 500, 700, 702, 900, 1100]
+    summary = fed([k / 30 for k in taken]).summary(now_s=1100 / 30)
+    assert summary.hz <= 0.3
+    assert summary.stamp_hz > 10.0
+    assert summary.delivered < 0.05
+
+
+def test_a_slow_camera_that_loses_nothing_is_not_taken_for_a_fast_one() -> None:
+    summary = fed([4.0 * k for k in range(12)]).summary(now_s=44.0)
+    assert summary.stamp_hz == pytest.approx(0.25)
+    assert summary.delivered == pytest.approx(1.0)
+
+
+def test_what_is_long_past_tells_nothing_of_the_rate_now() -> None:
+    intake = fed([k / 30 for k in range(30)])
+    later_s = KEPT_S + 2.0
+    assert math.isnan(intake.summary(now_s=later_s).stamp_hz)
+    assert not intake.add(message(round((1.7e9 + later_s) * 1e9)), now_s=later_s)
+    assert math.isnan(intake.summary(now_s=later_s).stamp_hz)
 
 
 def test_jitter_and_a_little_loss_do_not() -> None:

@@ -118,10 +118,10 @@ def test_detections_flow_in_the_namespace_and_ctrl_c_ends_everything() -> None:
             rclpy.spin_once(node, timeout_sec=0.1)
             return bool(arrays)
 
-        wait_until(answered, 20.0, "an answer")
+        wait_until(answered, 60.0, "an answer")
         assert list(arrays[0].prompts) == ["person", "red ball"]
         child.send_signal(signal.SIGINT)
-        output, _ = child.communicate(timeout=15.0)
+        output, _ = child.communicate(timeout=60.0)
         assert "process has finished cleanly" in output
         assert "Traceback" not in output
     finally:
@@ -135,6 +135,7 @@ def test_detections_flow_in_the_namespace_and_ctrl_c_ends_everything() -> None:
         ("image", "", "camera_info"),
         ("/cam/image_raw", "", "/cam/camera_info"),
         ("cam/image_raw", "", "cam/camera_info"),
+        ("/cam/image_raw/compressed", "", "/cam/camera_info"),
         ("/cam/image_raw", "/calibration", "/calibration"),
     ],
 )
@@ -207,14 +208,14 @@ def test_two_cameras_of_a_file_are_answered_each_on_its_topic(tmp_path: Path) ->
             rclpy.spin_once(node, timeout_sec=0.1)
             return all(arrays.values())
 
-        wait_until(answered, 20.0, "both answers")
+        wait_until(answered, 60.0, "both answers")
         assert {name: kept[0].camera for name, kept in arrays.items()} == {
             "left": "left",
             "right": "right",
         }
     finally:
         child.send_signal(signal.SIGINT)
-        child.communicate(timeout=15.0)
+        child.communicate(timeout=60.0)
         node.destroy_node()
 
 
@@ -284,6 +285,10 @@ def test_a_bag_goes_where_the_node_listens(
     assert words[words.index("--remap") + 1] == published
     assert words[-1] == "--clock"
     assert "--clock" not in command(launching.bag_player(given))
+    for transport_topic in (topic, f"{topic}/compressed"):
+        named = {**given, "image_transport": "compressed", "image_topic": transport_topic}
+        words = command(launching.bag_player(named))
+        assert words[words.index("--topic") + 1] == f"{recorded}/compressed"
 
 
 def command(action: ExecuteProcess) -> list[str]:

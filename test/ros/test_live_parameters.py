@@ -13,7 +13,15 @@ pytest.importorskip("rclpy")
 pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from ros_world import RELIABLE, World, image_message, plain_image, wait_until, world
+from ros_world import (
+    RELIABLE,
+    World,
+    image_message,
+    plain_image,
+    wait_until,
+    wait_until_quiet,
+    world,
+)
 from sensor_msgs.msg import CompressedImage, Image
 
 from photon_ros.msg import PhotonDetectionArray
@@ -145,8 +153,7 @@ def max_pixels(bench: Bench) -> None:
 def overlay_enable(bench: Bench) -> None:
     bench.newest(bench.overlays)
     bench.set("overlay.enable", False)
-    time.sleep(0.2)  # what was being drawn has come by now
-    bench.overlays.clear()
+    wait_until_quiet(bench.overlays)  # what was being drawn has come by now
     bench.ask()
     time.sleep(0.3)
     assert not bench.overlays
@@ -166,10 +173,7 @@ def overlay_jpeg_quality(bench: Bench) -> None:
 
 def diagnostics_period(bench: Bench) -> None:
     bench.set("diagnostics.period", 30.0)
-    time.sleep(0.3)
-    bench.it.statuses.clear()
-    time.sleep(0.5)
-    assert not bench.it.statuses
+    wait_until_quiet(bench.it.statuses, 2.5)  # more than the second of the default
 
 
 def warn_p95_ms(bench: Bench) -> None:

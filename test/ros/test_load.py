@@ -67,6 +67,18 @@ def test_what_can_only_be_given_at_the_start_reaches_the_engine(
         photon.close()
 
 
+def test_a_cpu_computes_no_step_behind_an_answers_last_token() -> None:
+    photon = load_photon(NodeConfig(), "cpu")
+    try:
+        frame = Frame(np.full((96, 128, 3), 90, np.uint8))
+        result = photon.submit(Request("detect", "person", frame, max_objects=2)).result(30.0)
+        photon.submit(Request("detect", "cone", frame)).result(30.0)
+        assert result.timings.zombie_steps == 0
+        assert sum(step.num_zombies for step in photon.engine_stats.records) == 0
+    finally:
+        photon.close()
+
+
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_a_revision_that_would_have_no_effect_is_refused(is_folder: bool, tmp_path: Path) -> None:
     path = str(tmp_path) if is_folder else "nano"

@@ -185,13 +185,14 @@ def test_latest_wins_under_overload_and_the_account_is_always_balanced() -> None
             publisher.publish(plain_image(index % 200, stamp_ns=index + 1))
             if chance.random() < 0.3:
                 snapshots.append(it.node.counts(""))
-            time.sleep(0.003)
+            if index % 4 == 3:  # in bursts: more than the engine can answer on any machine
+                time.sleep(0.012)
         wait_until(lambda: it.node.counts("").received == num_sent, what="every frame")
         wait_until(lambda: it.node.counts("").in_flight == it.node.counts("").mailboxed == 0)
         assert all(counts.balanced for counts in snapshots)
         assert any(counts.in_flight for counts in snapshots)
         counts = it.node.counts("")
-        assert counts.overwritten > 200
+        assert counts.overwritten > 150
         assert counts.completed + counts.dropped == num_sent
         wait_until(lambda: len(it.arrays) == counts.completed)
         stamps = [a.header.stamp.nanosec for a in it.arrays]
@@ -201,9 +202,10 @@ def test_latest_wins_under_overload_and_the_account_is_always_balanced() -> None
         # Each array says how many frames were skipped since the one before.
         gaps = [b - a - 1 for a, b in zip([0, *stamps], stamps, strict=False)]
         assert [a.dropped_since_last for a in it.arrays] == gaps
-        # Nothing waits longer than one service time: the age does not grow.
+        # Nothing waits longer than one service time: the age does not grow. In a queue the last
+        # one would be older than all that were answered before it took.
         late = [a.latency.total_ms for a in it.arrays[-10:]]
-        assert max(late) < 10 * 30.0
+        assert max(late) < 2_000.0 < 30.0 * num_sent / 4
         final = wait_until(lambda: [s for s in it.stats if s.received == num_sent])[-1]
         settled = final.completed + final.failed + final.in_flight + final.mailboxed
         dropped = (
@@ -224,7 +226,7 @@ def test_parameters_are_served_while_the_engine_works() -> None:
         began_s = time.monotonic()
         (result,) = it.set(max_objects=7)
         assert result.successful
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 5.0, "it waited for the engine, which never answers"
         it.photon.may_answer.set()
         wait_until(lambda: it.arrays)
 
@@ -353,6 +355,7 @@ def _jpeg(value: int) -> CompressedImage:
     [
         ((), "image/compressed"),
         (("-r", "image:=/camera/front/image_raw"), "/camera/front/image_raw/compressed"),
+        (("-r", "image:=/front/image_raw/compressed"), "/front/image_raw/compressed"),
         (("-r", "image/compressed:=/other/jpeg"), "/other/jpeg"),
     ],
 )
@@ -480,13 +483,20 @@ def test_a_slow_camera_is_not_crowded_out_by_a_fast_one() -> None:
             fast.publish(plain_image(1, stamp_ns=index + 1))
             if index % 20 == 0:  # one in 100 ms, when the engine could answer five
                 slow.publish(plain_image(2, stamp_ns=index + 1))
-            time.sleep(0.005)
+            if index % 5 == 4:  # in bursts: more than the engine can answer on any machine
+                time.sleep(0.025)
+                wait_until(lambda n=index + 1: it.node.counts("fast").received == n)
         wait_until(lambda: it.node.counts("slow").received == num_slow)
         wait_until(lambda: it.node.counts("slow").in_flight == 0)
         counts = it.node.counts("slow")
         assert counts.completed >= num_slow - 2, counts
-        # It waits for no more than the frame before it and its own.
-        assert max(array.latency.total_ms for array in it.arrays) < 150.0
+        # It waits for no more than the frame in the engine and the one that had its turn: of
+        # those that came after it hardly any was begun before it.
+        begun = [(r.frame.camera, r.frame.stamp_ns) for r in it.photon.requests]
+        for place, (camera, stamp_ns) in enumerate(begun):
+            if camera == "slow":
+                earlier = [other for name, other in begun[:place] if name == "fast"]
+                assert sum(other > stamp_ns for other in earlier) <= 5, "a burst at most"
         fast_counts = it.node.counts("fast")
         assert fast_counts.completed > 2 * num_slow, "and the fast one gets what is left"
         assert fast_counts.overwritten > num_slow

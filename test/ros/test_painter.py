@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from photon_ros.ros import painter
 from photon_ros.ros.painter import Painter
 
 
@@ -24,13 +25,13 @@ class Studio:
     def put(self, camera: str, name: str) -> None:
         def draw() -> Sequence[str]:
             self.has_begun.set()
-            self.may_draw.wait(5.0)
+            self.may_draw.wait(60.0)
             return [name]
 
         self.painter.put(camera, draw)
 
     def settle(self, count: int) -> None:
-        deadline_s = time.monotonic() + 5.0
+        deadline_s = time.monotonic() + 60.0
         while len(self.delivered) < count:
             assert time.monotonic() < deadline_s, self.delivered
             time.sleep(0.001)
@@ -46,7 +47,7 @@ def studio() -> Iterator[Studio]:
 
 def test_the_newest_drawing_of_a_camera_wins_and_cameras_take_turns(studio: Studio) -> None:
     studio.put("front", "front 0")
-    assert studio.has_begun.wait(5.0)
+    assert studio.has_begun.wait(60.0)
     for number in range(1, 4):
         studio.put("front", f"front {number}")
         if number == 1:
@@ -65,7 +66,10 @@ def test_a_drawing_that_fails_is_told_and_the_next_one_is_drawn(studio: Studio) 
     assert [type(error) for error in studio.errors] == [ZeroDivisionError]
 
 
-def test_closing_draws_what_waits_if_that_is_quick(studio: Studio) -> None:
+def test_closing_draws_what_waits_if_that_is_quick(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(painter, "CLOSE_TIMEOUT_S", 60.0)  # quick on a busy machine, too
     studio.may_draw.set()
     for camera in ("front", "rear", "left"):
         studio.put(camera, camera)
@@ -75,11 +79,11 @@ def test_closing_draws_what_waits_if_that_is_quick(studio: Studio) -> None:
 
 def test_closing_does_not_wait_for_a_long_drawing_nor_draw_what_waits(studio: Studio) -> None:
     studio.put("front", "long")
-    assert studio.has_begun.wait(5.0)
+    assert studio.has_begun.wait(60.0)
     studio.put("rear", "never")
     began_s = time.monotonic()
     studio.painter.close()
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 10.0
     studio.may_draw.set()
     time.sleep(0.05)
     assert "never" not in studio.delivered

@@ -35,13 +35,18 @@ def scene(red: int = 102, green: int = 128) -> Image:
 
 
 def subscribe(it: World, kind: Any, topic: str) -> list[Any]:
-    """Collect a topic of the node; returns when the node has seen the subscriber."""
+    """Collect a topic of the node; returns when node and subscriber have seen each other."""
     received: list[Any] = []
     subscription = it.client.create_subscription(kind, topic, received.append, RELIABLE)
+    name = subscription.topic_name
     wait_until(
-        lambda: it.node.count_subscribers(subscription.topic_name), what=f"a match on {topic}"
+        lambda: any(
+            item.topic_name == name and item.get_subscription_count()
+            for item in list(it.node.publishers)
+        ),
+        what=f"a match on {name}",
     )
-    time.sleep(0.2)  # the graph shows an endpoint a moment before it is matched
+    wait_until(subscription.get_publisher_count, what=f"the other side of it on {name}")
     return received
 
 

@@ -243,7 +243,7 @@ class Goal:
     def __init__(self, it: World, **fields: Any) -> None:
         self.pieces: list[str] = []
         self._it = it
-        assert it.ask_client.wait_for_server(timeout_sec=5.0)
+        assert it.ask_client.wait_for_server(timeout_sec=60.0)
         goal = Ask.Goal(**{"skill": "query", "prompt": "which?", **fields})
         sent = it.ask_client.send_goal_async(
             goal, feedback_callback=lambda message: self.pieces.append(message.feedback.text)
@@ -251,7 +251,7 @@ class Goal:
         wait_until(sent.done, what="the goal's acceptance")
         self.handle = sent.result()
 
-    def result(self, timeout_s: float = 10.0) -> Any:
+    def result(self, timeout_s: float = 60.0) -> Any:
         future = self.handle.get_result_async()
         wait_until(future.done, timeout_s, "the goal's result")
         return future.result()
@@ -300,7 +300,7 @@ def test_a_cancelled_ask_ends_at_once_with_what_there_was() -> None:
         began_s = time.monotonic()
         assert len(goal.cancel().goals_canceling) == 1
         answer = goal.result()
-        assert time.monotonic() - began_s < 1.5
+        assert time.monotonic() - began_s < 10.0, "it waited for a word that never comes"
         assert answer.status == GoalStatus.STATUS_CANCELED
         assert answer.result.text.startswith("the")
         assert not answer.result.complete
@@ -476,7 +476,7 @@ def test_a_deactivation_aborts_an_open_ask() -> None:
 def test_questions_follow_namespace_and_remapping() -> None:
     with world(arguments=("-r", "~/infer:=/robot/look"), listen=False) as it:
         client = it.client.create_client(Infer, "/robot/look")
-        assert client.wait_for_service(timeout_sec=5.0)
+        assert client.wait_for_service(timeout_sec=60.0)
         future = client.call_async(
             Infer.Request(skill="detect", prompt="person", image=plain_image(9))
         )
