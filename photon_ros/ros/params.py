@@ -97,7 +97,7 @@ class NodeConfig:
     pipelined: bool = param(
         "engine.pipelined",
         True,
-        "on a GPU start the next step before the last one is recorded; false waits for each step",
+        "on a GPU start the next step before the last is recorded; false waits for each step",
         read_only=True,
     )
     cameras: tuple[str, ...] = param(
