@@ -41,6 +41,11 @@ def add_parser(commands: Commands) -> None:
         "--truth-frames-only", action="store_true", help="take only the frames the truth names"
     )
     parser.add_argument(
+        "--truth-may-miss",
+        action="store_true",
+        help="leave out truth of frames that the bag does not have (any more)",
+    )
+    parser.add_argument(
         "--live", action="store_true", help="replay through the node over the middleware"
     )
     parser.add_argument(
@@ -76,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         topic=arguments.topic,
         truth=arguments.truth,
         truth_frames_only=arguments.truth_frames_only,
+        truth_may_miss=arguments.truth_may_miss,
         live=arguments.live,
         rate=1.0 if arguments.rate is None else arguments.rate,
         model=arguments.model,
@@ -136,7 +142,7 @@ def _accuracy_table(accuracy: dict[str, Any]) -> Any:
     title = f"accuracy at IoU 0.5, {num_frames} frame{'' if num_frames == 1 else 's'}"
     table = Table(title=title, title_justify="left")
     table.add_column("prompt")
-    for name in ("F1", "precision", "recall", "true", "found"):
+    for name in ("F1", "precision", "recall", "AP50", "AP50:95", "true", "found"):
         table.add_column(name, justify="right")
     rows = dict(accuracy["by_prompt"])
     if len(rows) > 1:
@@ -144,8 +150,13 @@ def _accuracy_table(accuracy: dict[str, Any]) -> Any:
     for prompt, row in rows.items():
         table.add_row(
             escape(prompt),
-            *(f"{row[f'{name}_iou50']:.3f}" for name in ("f1", "precision", "recall")),
+            *(_share(row[f"{name}_iou50"]) for name in ("f1", "precision", "recall", "ap")),
+            _share(row["ap_iou50_95"]),
             str(row["num_truth"]),
             str(row["num_predicted"]),
         )
     return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

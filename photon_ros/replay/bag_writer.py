@@ -7,9 +7,7 @@ place at the end, so a failure or an interrupt leaves nothing that looks like a 
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,6 +33,7 @@ from rosbags.typesys.stores.ros2_humble import (
 )
 
 from photon_ros.core.errors import BagError, InputError
+from photon_ros.replay.new_folder import check_free, new_folder
 from photon_ros.replay.video import Video
 
 BagFormat = Literal["mcap", "sqlite3"]
@@ -115,24 +114,10 @@ def bag_from_video(
         fps: overrides the frame rate that the video states.
         on_frame: called after each frame written.
     """
-    check_output(out)
+    check_free(out)
     with Video(video_path) as video:
         rate = video.fps if fps is None else fps
         return write_bag(out, video.frames_bgr(), rate, options, on_frame=on_frame)
-
-
-def check_output(out: Path) -> None:
-    """Raise BagError unless ``out`` is free: absent, or an empty folder.
-
-    The bag takes the place of the folder, so that must not be a link, nor where one works.
-    """
-    if out.is_symlink() or not out.is_dir():
-        if out.is_symlink() or out.exists():
-            raise BagError(f"{out} exists already; give a new folder for the bag")
-    elif any(out.iterdir()):
-        raise BagError(f"{out} holds files already; give a new folder for the bag")
-    elif out.resolve() == Path.cwd().resolve():
-        raise BagError(f"{out} is the current folder; give a new folder for the bag")
 
 
 def write_bag(
@@ -144,20 +129,12 @@ def write_bag(
     on_frame: Callable[[], None] = lambda: None,
 ) -> BagSummary:
     """Write pictures, (height, width, 3) uint8 blue first, as a bag at ``out``."""
-    check_output(out)
-    workspace = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        workspace = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         # The storage file is named after its folder, so the name must be the final one.
-        building = workspace / out.name
-        summary = _write(building, frames_bgr, fps, options, on_frame)
-        building.rename(out)
+        with new_folder(out) as building:
+            summary = _write(building, frames_bgr, fps, options, on_frame)
     except (OSError, sqlite3.Error, WriterError) as error:
         raise BagError(f"bag {out} cannot be written: {_reason(error)}") from error
-    finally:
-        if workspace is not None:
-            shutil.rmtree(workspace, ignore_errors=True)
     return summary
 
 

@@ -2,6 +2,7 @@
 
     OUT/results.json    the document (photon_ros.replay.results)
     OUT/report.md       its summary
+    OUT/detections.coco.json  with truth: what was found in the labelled frames, as COCO results
     OUT/pictures/       overlay pictures of labelled frames first, then a sample
 
 Everything cheap is checked before the model is loaded, and the model and the prompts before
@@ -10,14 +11,16 @@ the first frame is spent. An earlier report in OUT stays until the new one is wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.bag_reader import COMPRESSED_IMAGE, BagEntry, BagReader
+from photon_ros.replay.coco import average_precisions, coco_results
 from photon_ros.replay.live import run_live
 from photon_ros.replay.lockstep import Question, Submitter, run_lockstep
 from photon_ros.replay.options import EvaluateOptions
@@ -26,6 +29,7 @@ from photon_ros.replay.pictures import draw_pictures
 from photon_ros.replay.progress import progress_bar
 from photon_ros.replay.report import render_report
 from photon_ros.replay.report_folder import (
+    COCO_NAME,
     PICTURES_NAME,
     REPORT_NAME,
     RESULTS_NAME,
@@ -63,11 +67,18 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be run: the topic, its frames, and the labels of some of them."""
+    """What will be run: the topic, its frames, and the labels of some of them.
+
+    Attributes:
+        category_ids: the truth's id of each prompt.
+        notes: what a reader of the report should know about the truth.
+    """
 
     topic: str
     entries: list[BagEntry]
-    truth: Mapping[int, TruthImage]
+    truth: Mapping[int, TruthImage] = field(default_factory=dict)
+    category_ids: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def wanted(self, options: EvaluateOptions) -> set[int] | None:
         """Indices to take; None takes all."""
@@ -97,8 +108,13 @@ def evaluate(options: EvaluateOptions, open_asker: OpenAsker = open_photon) -> E
             if options.live:  # which frames a node drops is for the latency, not the accuracy
                 truth = {index: truth[index] for index in truth if index in run.frames}
             scored = score(truth, found, options.prompts) if plan.truth else None
+            results = coco_results(truth, found, plan.category_ids)
+            precisions = average_precisions(truth, results, plan.category_ids)
+            if scored is not None:
+                (folder.draft / COCO_NAME).write_text(json.dumps(results) + "\n", "utf-8")
             facts = bag_facts(options.bag, reader.storage, plan.topic, plan.entries)
-            document = results_document(options, run, facts, scored, model_name)
+            document = results_document(options, run, facts, scored, precisions, model_name)
+            document["notes"] += plan.notes
             _write(folder.draft, reader, plan, run, scored, document, options.depth_policy)
             folder.put_in_place()
     return Evaluation(document, run.is_flawless)
@@ -110,11 +126,16 @@ def make_plan(reader: BagReader, options: EvaluateOptions) -> Plan:
     topic = reader.select_topic(options.topic)
     entries = reader.entries(topic)
     if truth is None:
-        return Plan(topic, entries, {})
+        return Plan(topic, entries)
     truth.check_labels(options.prompts)
-    labelled = frames_with_truth(truth, topic, [entry.stamp_ns for entry in entries])
+    stamps_ns = [entry.stamp_ns for entry in entries]
+    labelled = frames_with_truth(truth, topic, stamps_ns, may_miss=options.truth_may_miss)
     check_sizes(truth, labelled, reader.sizes(topic, labelled.keys()))
-    return Plan(topic, entries, labelled)
+    num_truth = len(truth.for_topic(topic))
+    notes: tuple[str, ...] = ()
+    if len(labelled) < num_truth:
+        notes = (f"{num_truth - len(labelled)} of {num_truth} labelled frames are not in the bag",)
+    return Plan(topic, entries, labelled, truth.category_ids(options.prompts), notes)
 
 
 def _run(

@@ -205,6 +205,8 @@ def _outcome(index: int, stamp_ns: int, message: Message) -> FrameOutcome:
         status=_STATUSES[message["status"]],
         detections=tuple(_detection(found, width, height) for found in message["detections"]),
         error=message["error"],
+        width_px=width,
+        height_px=height,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from photon_ros.core.errors import EngineStopped, PhotonError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
-from photon_ros.core.result import Result
+from photon_ros.core.result import Detection, Result
 from photon_ros.pixels import DepthPolicy
 from photon_ros.replay.bag_reader import BagFrame, BagReader
 from photon_ros.replay.outcome import BAD, FrameOutcome, FrameStatus, RunOutcome
@@ -60,6 +60,7 @@ class _Pending:
         self, photon: Submitter, item: BagFrame, frame: Frame, question: Question, decode_ms: float
     ) -> None:
         self._item = item
+        self._width_px, self._height_px = frame.width_px, frame.height_px
         self._decode_ms = decode_ms
         self._answers = [
             _submitted(photon, question.request(prompt, frame)) for prompt in question.prompts
@@ -76,17 +77,28 @@ class _Pending:
         results = [answer for answer in answers if isinstance(answer, Result)]
         errors = [str(answer) for answer in answers if isinstance(answer, PhotonError)]
         records = [{"decode_image": self._decode_ms}, *map(_stages, results)]
-        index, stamp_ns = self._item.index, self._item.stamp_ns
         if errors:
-            why = "; ".join(errors)
-            return FrameOutcome(index, stamp_ns, FrameStatus.ERROR, error=why), records
+            return self._outcome(FrameStatus.ERROR, error="; ".join(errors)), records
         complete = all(result.end_reason.is_complete for result in results)
         status = FrameStatus.OK if complete else FrameStatus.PARTIAL
         detections = tuple(found for result in results for found in result.detections)
         # All prompts of a frame are submitted together: the slowest answer is the frame's.
         slowest_ms = max(result.timings.total_ms for result in results)
         records.append({"total": self._decode_ms + slowest_ms})
-        return FrameOutcome(index, stamp_ns, status, detections), records
+        return self._outcome(status, detections), records
+
+    def _outcome(
+        self, status: FrameStatus, detections: tuple[Detection, ...] = (), error: str = ""
+    ) -> FrameOutcome:
+        return FrameOutcome(
+            index=self._item.index,
+            stamp_ns=self._item.stamp_ns,
+            status=status,
+            detections=detections,
+            error=error,
+            width_px=self._width_px,
+            height_px=self._height_px,
+        )
 
 
 def _submitted(photon: Submitter, request: Request) -> Future[Result]:

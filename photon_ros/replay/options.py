@@ -27,6 +27,7 @@ class EvaluateOptions:
         topic: image topic; None takes the only one.
         truth: COCO JSON; None scores nothing.
         truth_frames_only: take only the frames that the truth names; lockstep only.
+        truth_may_miss: truth that names frames that the bag does not have is left out.
         live: replay through the node over the middleware instead of straight into the engine.
         rate: speed of the live replay, 1 is as recorded.
         model: "nano" or a checkpoint folder.
@@ -43,6 +44,7 @@ class EvaluateOptions:
     topic: str | None = None
     truth: Path | None = None
     truth_frames_only: bool = False
+    truth_may_miss: bool = False
     live: bool = False
     rate: float = 1.0
     model: str = "nano"
@@ -63,6 +65,8 @@ class EvaluateOptions:
             raise InputError(f"truth is boxes: it scores skill detect, not {self.skill}")
         if self.truth_frames_only and self.truth is None:
             raise InputError("truth frames only: there is no truth to name them")
+        if self.truth_may_miss and self.truth is None:
+            raise InputError("truth may miss: there is no truth")
         if self.truth_frames_only and self.live:
             raise InputError("truth frames only reads single frames; a live replay plays them all")
         if not 0 < self.rate <= 100:

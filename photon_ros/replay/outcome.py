@@ -29,6 +29,7 @@ class FrameOutcome:
     Attributes:
         index: running number of its message on the topic.
         stamp_ns: stamp of its header.
+        width_px, height_px: size of its image; 0 where nobody said.
         detections: of all prompts; kept for a partial answer, empty on an error.
         error: what went wrong; "" otherwise.
     """
@@ -38,6 +39,8 @@ class FrameOutcome:
     status: FrameStatus
     detections: tuple[Detection, ...] = ()
     error: str = ""
+    width_px: int = 0
+    height_px: int = 0
 
 
 @dataclass(frozen=True, slots=True)

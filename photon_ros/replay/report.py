@@ -42,8 +42,8 @@ def _cell(text: object) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
-def _share(value: float) -> str:
-    return f"{value:.3f}"
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _ms(value: float) -> str:

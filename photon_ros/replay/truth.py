@@ -6,16 +6,20 @@
 
 Boxes are in pixels of the image, origin top left. A truth topic T is also the truth of
 T/compressed: the same pictures, stored differently.
+
+Labelling tools write ordinary COCO, without the two keys: an image without a topic is of any
+topic, and one without a stamp has it in its file_name, as "frames/1700000000123456789.jpg".
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from photon_ros.core.errors import BagError
@@ -26,6 +30,7 @@ Box = tuple[float, float, float, float]
 _MAX_NAMES: Final = 5
 _MAX_SHOWN: Final = 80
 _MAX_INTEGER: Final = 2**63 - 1
+_STAMP: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +44,52 @@ class TrueBox:
 
 @dataclass(frozen=True, slots=True)
 class TruthImage:
-    """One labelled frame."""
+    """One labelled frame.
+
+    Attributes:
+        topic: "" for any topic.
+        image_id: its id in the truth file.
+    """
 
     topic: str
     stamp_ns: int
     width_px: int
     height_px: int
     boxes: tuple[TrueBox, ...]
+    image_id: int = 0
 
 
 class Truth:
     """The labels of a recording, by topic and stamp."""
 
-    def __init__(self, path: Path, images: Iterable[TruthImage], labels: Iterable[str]) -> None:
+    def __init__(
+        self, path: Path, images: Iterable[TruthImage], categories: Mapping[int, str]
+    ) -> None:
         self.path = path
-        self.labels = tuple(labels)
+        self.labels = tuple(categories.values())
+        self._categories = dict(categories)
         self._images = {(image.topic, image.stamp_ns): image for image in images}
 
     def for_topic(self, topic: str) -> dict[int, TruthImage]:
         """Return {stamp_ns: labels} of a recorded topic; raise BagError if it has none."""
-        names = {topic, topic.removesuffix("/compressed")}
-        found = {stamp: image for (name, stamp), image in self._images.items() if name in names}
+        names = {topic, topic.removesuffix("/compressed"), ""}
+        found: dict[int, TruthImage] = {}
+        for (name, stamp_ns), image in self._images.items():
+            if name in names and found.setdefault(stamp_ns, image) is not image:
+                raise BagError(f"truth {self.path} labels {topic} at stamp_ns {stamp_ns} twice")
         if not found:
             there = sorted({name for name, _ in self._images})
             raise BagError(
                 f"truth {self.path} has no images of topic {topic}; it has: {_listed(there)}"
             )
         return found
+
+    def category_ids(self, prompts: Iterable[str]) -> dict[str, int]:
+        """Return {prompt: the lowest id of its label} for the prompts that are labelled."""
+        ids: dict[str, int] = {}
+        for category_id, label in sorted(self._categories.items(), reverse=True):
+            ids[label_key(label)] = category_id
+        return {prompt: ids[label_key(prompt)] for prompt in prompts if label_key(prompt) in ids}
 
     def check_labels(self, prompts: Iterable[str]) -> None:
         """Raise BagError if a prompt is not among the labels: it could only be judged wrong."""
@@ -83,10 +107,13 @@ def label_key(label: str) -> str:
     return " ".join(label.lower().split())
 
 
-def frames_with_truth(truth: Truth, topic: str, stamps_ns: Sequence[int]) -> dict[int, TruthImage]:
+def frames_with_truth(
+    truth: Truth, topic: str, stamps_ns: Sequence[int], *, may_miss: bool = False
+) -> dict[int, TruthImage]:
     """Return {index of the frame: its labels} for the recorded stamps of ``topic``.
 
-    Raises BagError when labels have no frame, or more than one.
+    Raises BagError when labels have more than one frame, or none: with ``may_miss`` only where
+    no labels have any.
     """
     wanted = truth.for_topic(topic)
     found: dict[int, int] = {}
@@ -97,10 +124,11 @@ def frames_with_truth(truth: Truth, topic: str, stamps_ns: Sequence[int]) -> dic
                 f"truth {truth.path} cannot tell them apart"
             )
     unknown = sorted(wanted.keys() - found.keys())
-    if unknown:
+    if unknown and not (may_miss and found):
+        hint = "" if may_miss else "; of a bag that was cut, score the rest by --truth-may-miss"
         raise BagError(
             f"truth {truth.path}: {len(unknown)} of {len(wanted)} stamps are not on {topic}: "
-            f"{_listed(map(str, unknown))} (the bag has {min(stamps_ns)} to {max(stamps_ns)})"
+            f"{_listed(map(str, unknown))} (the bag has {min(stamps_ns)} to {max(stamps_ns)}{hint})"
         )
     return {index: wanted[stamp_ns] for stamp_ns, index in found.items()}
 
@@ -163,24 +191,39 @@ def _truth(path: Path, document: Any) -> Truth:
         if image_id not in images:
             raise _MalformedError(f"an annotation names image {image_id}, which is not there")
         boxes[image_id].append(_true_box(item, images[image_id], labels))
-    found = [_image(item, tuple(boxes[image_id])) for image_id, item in images.items()]
+    found = [_image(item, tuple(boxes[image_id]), image_id) for image_id, item in images.items()]
     if not found:
         raise _MalformedError("it has no images")
     counts = Counter((image.topic, image.stamp_ns) for image in found)
     twice = next((key for key, count in counts.items() if count > 1), None)
     if twice is not None:
-        raise _MalformedError(f"two images are of topic {twice[0]} at stamp_ns {twice[1]}")
-    return Truth(path, found, labels.values())
+        where = f"of topic {twice[0]}" if twice[0] else "without a topic"
+        raise _MalformedError(f"two images are {where} at stamp_ns {twice[1]}")
+    return Truth(path, found, labels)
 
 
-def _image(item: Mapping[str, Any], boxes: tuple[TrueBox, ...]) -> TruthImage:
+def _image(item: Mapping[str, Any], boxes: tuple[TrueBox, ...], image_id: int) -> TruthImage:
     return TruthImage(
-        topic=_text(item, "topic", "image"),
-        stamp_ns=_integer(item, "stamp_ns", "image"),
+        topic=_text(item, "topic", "image") if "topic" in item else "",
+        stamp_ns=_image_stamp_ns(item),
         width_px=_size(item, "width"),
         height_px=_size(item, "height"),
         boxes=boxes,
+        image_id=image_id,
     )
+
+
+def _image_stamp_ns(item: Mapping[str, Any]) -> int:
+    if "stamp_ns" in item or "file_name" not in item:
+        return _integer(item, "stamp_ns", "image")
+    name = item["file_name"]
+    stem = PurePosixPath(name.replace("\\", "/")).stem if isinstance(name, str) else ""
+    if not _STAMP.fullmatch(stem):
+        raise _MalformedError(
+            "image needs an integer stamp_ns, or a file_name that is one (as 1700000000123.jpg), "
+            f"got {_shown(name)}"
+        )
+    return _integer({"stamp_ns": int(stem)}, "stamp_ns", "image")
 
 
 def _true_box(

@@ -224,7 +224,7 @@ def test_the_current_folder_is_refused_before_the_work(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for out in (Path(), tmp_path / "here"):
-        with pytest.raises(BagError, match=r"is the current folder; give a new folder"):
+        with pytest.raises(BagError, match=r"is the current folder; give a new one"):
             write_scene(out, scene(1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]
 

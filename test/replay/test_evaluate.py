@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faster_coco_eval import COCO, COCOeval_faster
 from painted import SeeingPhoton, scene, truth_document, write_scene, write_truth
 from PIL import Image
 from rosbags.rosbag2 import Reader as Ros2Reader
@@ -68,10 +69,12 @@ def test_a_seeing_model_scores_one_on_every_labelled_frame(
 ) -> None:
     evaluation, _ = run(truth=truth)
     document = read_results(tmp_path / "out")
-    assert document == evaluation.document
+    assert document == json.loads(json.dumps(evaluation.document))
     num_truth = sum(len(FRAMES[k]) for k in LABELLED)
-    perfect = {"f1_iou50": 1.0, "precision_iou50": 1.0, "recall_iou50": 1.0}
+    perfect = {"f1_iou50": 1.0, "precision_iou50": 1.0, "recall_iou50": 1.0, "ap_iou50": 1.0}
     accuracy = document["accuracy"]
+    strict = [row.pop("ap_iou50_95") for row in (accuracy, *accuracy["by_prompt"].values())]
+    assert strict == [pytest.approx(1.0)] * 3
     assert accuracy == {
         **perfect,
         "num_truth": num_truth,
@@ -98,7 +101,7 @@ def test_the_document_has_every_key_that_readers_rely_on(
     assert document["schema"] == SCHEMA == "photon_ros.results/1"
     assert set(document) == {
         "schema", "accuracy", "latency_ms", "frames", "throughput", "bag", "config", "notes",
-        "commit", "machine",
+        "commit", "machine", "answers",
     }  # fmt: skip
     assert list(document["latency_ms"]) == [
         "decode_image", "preprocess", "queue", "prefill", "decode", "postprocess", "total",
@@ -129,6 +132,7 @@ def test_the_document_has_every_key_that_readers_rely_on(
         "depth_policy": "reject",
         "truth": "truth.json",
         "truth_frames_only": False,
+        "truth_may_miss": False,
     }
     assert document["throughput"]["frames_per_s"] > 0
     assert {"cpu", "cores", "memory_mb", "python", "torch", "os"} <= set(document["machine"])
@@ -180,6 +184,8 @@ def test_a_blind_model_is_scored_and_its_worst_frames_are_shown_first(
         "f1_iou50": 0.0,
         "precision_iou50": 0.0,
         "recall_iou50": 0.0,
+        "ap_iou50": 0.0,
+        "ap_iou50_95": 0.0,
         "num_truth": 3,
         "num_predicted": 0,
     }
@@ -225,8 +231,8 @@ def test_the_report_says_where_its_figures_come_from(run: Run, truth: Path, tmp_
     document = evaluation.document
     assert document["bag"]["sha256"] in report
     assert document["commit"] in report
-    assert "| red | 1.000 | 1.000 | 1.000 | 5 | 5 |" in report
-    assert "| all | 1.000 | 1.000 | 1.000 | 8 | 8 |" in report
+    assert "| red | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 5 | 5 |" in report
+    assert "| all | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 8 | 8 |" in report
     assert f"| {NUM_FRAMES} | {NUM_FRAMES} | 0 | 0 |" in report
     assert "{{" not in report
     assert "| total |" in report
@@ -484,6 +490,7 @@ def test_an_output_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
         ({"prompts": ("red", " RED ")}, "given twice"),
         ({"skill": "point", "truth": Path("t.json")}, "scores skill detect, not point"),
         ({"truth_frames_only": True}, "no truth"),
+        ({"truth_may_miss": True}, "no truth"),
         ({"truth_frames_only": True, "truth": Path("t"), "live": True}, "live replay plays them"),
         ({"rate": 0.0}, "rate must be"),
         ({"rate": float("nan")}, "rate must be"),
@@ -503,6 +510,88 @@ def test_options_that_contradict_themselves_are_refused(
     }
     with pytest.raises(InputError, match=reason):
         EvaluateOptions(**(good | change))
+
+
+def test_every_answer_is_in_the_document_with_its_boxes_in_pixels(run: Run, tmp_path: Path) -> None:
+    run(photon=SeeingPhoton(fault_on=[1_300_000_000]))
+    answers = read_results(tmp_path / "out")["answers"]
+    assert [answer["index"] for answer in answers] == list(range(NUM_FRAMES))
+    assert [answer["stamp_ns"] for answer in answers] == [
+        1_000_000_000 + 100_000_000 * k for k in range(NUM_FRAMES)
+    ]
+    assert {(answer["width"], answer["height"]) for answer in answers} == {(160, 120)}
+    for k, answer in enumerate(answers):
+        found = [] if k == 3 else [(one["label"], one["bbox"]) for one in answer["detections"]]
+        # JPEG blurs an edge by a pixel.
+        wanted = (
+            [] if k == 3 else [(color, pytest.approx(bbox, abs=1.5)) for color, *bbox in FRAMES[k]]
+        )
+        assert found == wanted
+    assert answers[3]["status"] == "error"
+    assert answers[3]["error"] == "the step failed; the step failed"
+    assert {one["score"] for answer in answers for one in answer["detections"]} == {0.9}
+    # One line a frame, so that line tools and differences work on long recordings, too.
+    lines = (tmp_path / "out" / "results.json").read_text().splitlines()
+    assert sum('"stamp_ns": ' in line for line in lines) == NUM_FRAMES
+
+
+def test_points_are_in_the_document_as_points(run: Run, tmp_path: Path) -> None:
+    run(skill="point", prompts=("red",))
+    for k, answer in enumerate(read_results(tmp_path / "out")["answers"]):
+        (found,) = answer["detections"]
+        _, left, top, width, height = FRAMES[k][0]
+        assert set(found) == {"label", "score", "x", "y"}
+        assert found["x"] == pytest.approx(left + width / 2, abs=1.5)
+        assert found["y"] == pytest.approx(top + height / 2, abs=1.5)
+
+
+def test_the_coco_results_load_beside_the_truth_and_give_the_same_figures(
+    run: Run, truth: Path, tmp_path: Path
+) -> None:
+    """By the evaluator alone, from the two files: what anybody can do with them."""
+    document = json.loads(truth.read_text())
+    for image in document["images"]:
+        image["id"] += 700  # nobody counts from one
+    for annotation in document["annotations"]:
+        annotation["image_id"] += 700
+        x, y, width, height = annotation["bbox"]
+        annotation["bbox"] = [x + 3, y, width + 4, height]  # so that not every IoU is a match
+        annotation["area"] = (width + 4) * height
+    truth.write_text(json.dumps(document))
+    evaluation, _ = run(truth=truth, photon=SeeingPhoton(blind_to=["green"]))
+    coco = COCO(str(truth))
+    results = coco.loadRes(str(tmp_path / "out" / "detections.coco.json"))
+    check = COCOeval_faster(coco, results, "bbox", print_function=lambda *_: None)
+    check.params.catIds = [1, 2]  # red and green were asked for; blue is labelled nowhere
+    check.run()
+    accuracy = evaluation.document["accuracy"]
+    assert 0.1 < accuracy["ap_iou50_95"] < 0.5
+    assert accuracy["ap_iou50"] == pytest.approx(check.stats_as_dict["AP_50"])
+    assert accuracy["ap_iou50_95"] == pytest.approx(check.stats_as_dict["AP_all"])
+    assert accuracy["by_prompt"]["green"]["ap_iou50"] == 0.0
+    assert accuracy["by_prompt"]["red"]["ap_iou50"] == pytest.approx(1.0)
+
+
+def test_without_truth_there_are_no_coco_results(run: Run, truth: Path, tmp_path: Path) -> None:
+    run(truth=truth)
+    assert (tmp_path / "out" / "detections.coco.json").exists()
+    run()
+    assert not (tmp_path / "out" / "detections.coco.json").exists()
+
+
+def test_truth_of_frames_that_were_cut_from_the_bag_is_left_out_when_asked(
+    run: Run, tmp_path: Path
+) -> None:
+    truth = write_truth(tmp_path / "long.json", scene(40), [0, 4, 30, 31])
+    with pytest.raises(BagError, match=r"2 of 4 stamps are not on .*score the rest by --truth-may"):
+        run(truth=truth)
+    evaluation, _ = run(truth=truth, truth_may_miss=True, truth_frames_only=True)
+    assert evaluation.document["notes"] == ["2 of 4 labelled frames are not in the bag"]
+    assert evaluation.document["accuracy"]["num_frames"] == 2
+    assert evaluation.document["accuracy"]["f1_iou50"] == 1.0
+    gone = write_truth(tmp_path / "gone.json", scene(40), [30, 31])
+    with pytest.raises(BagError, match="2 of 2 stamps are not on"):
+        run(truth=gone, truth_may_miss=True)
 
 
 def test_the_document_is_json_that_other_languages_read(run: Run, tmp_path: Path) -> None:

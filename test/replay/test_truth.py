@@ -168,7 +168,7 @@ def damage(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("categories", None, "categories must be a list"),
         ("images.0.id", "one", "image needs an integer id"),
         ("images.0.id", 2, "two images have id 2"),
-        ("images.0.topic", ..., "image needs a topic, got null"),
+        ("images.0.topic", None, "image needs a topic, got null"),
         ("images.0.topic", " ", "image needs a topic"),
         ("images.0.stamp_ns", 1.5, "integer stamp_ns, got 1.5"),
         ("images.0.stamp_ns", True, "integer stamp_ns"),
@@ -295,6 +295,43 @@ def test_any_value_anywhere_is_taken_or_refused_in_words(
         read(document)
     except BagError:
         return
+
+
+def test_what_a_labelling_tool_writes_is_truth(read: Read, document: dict[str, Any]) -> None:
+    """Ordinary COCO keeps the name of the file, and none of our keys."""
+    folders = ["", "images/train/", "C:\\\\frames\\\\"]
+    for image, folder in zip(document["images"], folders, strict=True):
+        image["file_name"] = f"{folder}{image.pop('stamp_ns')}.jpg"
+        del image["topic"]
+    truth = read(document)
+    for topic in (TOPIC, "/another"):
+        assert sorted(truth.for_topic(topic)) == [STAMPS[0], STAMPS[2], STAMPS[5]]
+    assert [len(truth.for_topic(TOPIC)[STAMPS[k]].boxes) for k in (0, 2, 5)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["a.png", "", "1e9.jpg", "12_34.jpg", "9" * 20 + ".jpg", 5, None])
+def test_a_file_name_that_is_no_stamp_is_told(
+    read: Read, document: dict[str, Any], name: object
+) -> None:
+    del document["images"][1]["stamp_ns"]
+    document["images"][1]["file_name"] = name
+    with pytest.raises(BagError, match="image needs an integer stamp_ns, or a file_name that is"):
+        read(document)
+
+
+def test_a_stamp_labelled_with_and_without_a_topic_is_labelled_twice(
+    read: Read, document: dict[str, Any]
+) -> None:
+    document["images"][1]["stamp_ns"] = STAMPS[0]
+    del document["images"][1]["topic"]
+    with pytest.raises(BagError, match=rf"labels {TOPIC} at stamp_ns {STAMPS[0]} twice"):
+        read(document).for_topic(TOPIC)
+    assert len(read(document).for_topic("/another")) == 1
+
+
+def test_prompts_get_the_lowest_id_of_their_label(read: Read, document: dict[str, Any]) -> None:
+    document["categories"] += [{"id": 77, "name": "red"}, {"id": -3, "name": " Green"}]
+    assert read(document).category_ids(["RED", "green", "dog"]) == {"RED": 1, "green": -3}
 
 
 def test_the_public_labels_of_a_real_clip(shared: Path) -> None:
