@@ -54,6 +54,16 @@ def add_crops_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_depth_argument(parser: argparse.ArgumentParser) -> None:
+    """Add what becomes of depth images."""
+    parser.add_argument(
+        "--depth-policy",
+        choices=("reject", "normalize"),
+        default="reject",
+        help="depth images: refuse as bad, or show the depth as grey (default: reject)",
+    )
+
+
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add how an answer in words is chosen, and how long it may be."""
     parser.add_argument(

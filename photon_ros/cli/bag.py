@@ -1,10 +1,13 @@
-"""photon-ros bag: make recordings."""
+"""photon-ros bag: make recordings, look into them, and take out pictures to label."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from photon_ros.cli.arguments import add_depth_argument
 
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
@@ -13,9 +16,55 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "bag", help="make recordings", description="Make recordings (ROS 2 bags)."
+        "bag",
+        help="make recordings, look into them, take out pictures to label",
+        description="Make recordings (ROS 2 bags), look into them, take out pictures to label.",
     )
     actions = parser.add_subparsers(title="actions", dest="action", required=True, metavar="ACTION")
+    _add_from_video(actions)
+    _add_info(actions)
+    _add_frames(actions)
+
+
+def _add_info(actions: Commands) -> None:
+    info = actions.add_parser(
+        "info",
+        help="list the image topics of a recording",
+        description="List the image topics of a recording.",
+    )
+    info.add_argument("bag", type=Path, metavar="BAG", help="ROS 2 or ROS 1 recording")
+    info.add_argument(
+        "--json", action="store_true", help="print JSON, with the stamp of every image"
+    )
+    info.set_defaults(run=run_info)
+
+
+def _add_frames(actions: Commands) -> None:
+    frames = actions.add_parser(
+        "frames",
+        help="take out pictures to label",
+        description="Write the pictures of a topic as STAMP_NS.jpg, and truth.json, COCO JSON "
+        "without annotations. Label them with any tool that keeps the file names: what it exports "
+        "as COCO is truth for evaluate.",
+    )
+    frames.add_argument("bag", type=Path, metavar="BAG", help="ROS 2 or ROS 1 recording")
+    frames.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder")
+    frames.add_argument("--topic", metavar="T", help="image topic; T also finds T/compressed")
+    frames.add_argument(
+        "--every", type=int, default=1, metavar="N", help="take each N-th frame (default: 1)"
+    )
+    frames.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what will be labelled; may be given several times",
+    )
+    add_depth_argument(frames)
+    frames.set_defaults(run=run_frames)
+
+
+def _add_from_video(actions: Commands) -> None:
     from_video = actions.add_parser(
         "from-video",
         help="make a bag from a video file",
@@ -77,3 +126,46 @@ def run_from_video(arguments: argparse.Namespace) -> int:
         f"{summary.size_bytes / 1e6:.1f} MB"
     )
     return 0
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """List the image topics of a recording."""
+    from photon_ros.replay.bag_reader import BagReader
+    from photon_ros.replay.labelling import image_topics
+
+    with BagReader(arguments.bag) as reader:
+        topics = image_topics(reader)
+    if arguments.json:
+        print(json.dumps([topic.as_dict() for topic in topics], indent=1))
+        return 0
+    for topic in topics:
+        size = "of unknown size" if topic.size_px is None else "of {}x{}".format(*topic.size_px)
+        number = len(topic.stamps_ns)
+        print(f"{topic.topic}  {topic.msgtype}: {number} image{'' if number == 1 else 's'} {size}")
+        if number:
+            print(f"  stamps {min(topic.stamps_ns)} to {max(topic.stamps_ns)} ns")
+    return 0
+
+
+def run_frames(arguments: argparse.Namespace) -> int:
+    """Take out pictures to label; 1 when frames could not be decoded."""
+    from photon_ros.replay.bag_reader import BagReader
+    from photon_ros.replay.labelling import TRUTH_NAME, export_frames
+    from photon_ros.replay.progress import progress_bar
+
+    with BagReader(arguments.bag) as reader, progress_bar("frames", None) as advance:
+        export = export_frames(
+            reader,
+            arguments.out,
+            topic=arguments.topic,
+            every=arguments.every,
+            labels=arguments.label,
+            depth_policy=arguments.depth_policy,
+            on_frame=advance,
+        )
+    bad = f"; {export.num_bad} could not be decoded" if export.num_bad else ""
+    print(
+        f"{arguments.out}: {export.num_frames} picture{'' if export.num_frames == 1 else 's'} of "
+        f"{export.topic}, and {TRUTH_NAME}{bad}"
+    )
+    return 1 if export.num_bad else 0

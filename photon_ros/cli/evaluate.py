@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photon_ros.cli.arguments import add_budget_arguments, add_model_arguments
+from photon_ros.cli.arguments import add_budget_arguments, add_depth_argument, add_model_arguments
 
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
@@ -51,12 +51,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--rate", type=float, metavar="R", help="speed of the live replay (default: 1)"
     )
-    parser.add_argument(
-        "--depth-policy",
-        choices=("reject", "normalize"),
-        default="reject",
-        help="depth images: refuse as bad, or show the depth as grey (default: reject)",
-    )
+    add_depth_argument(parser)
     add_model_arguments(parser)
     add_budget_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="report folder")

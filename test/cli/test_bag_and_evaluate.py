@@ -92,6 +92,7 @@ def test_json_is_the_results_document_and_nothing_else(cli: Cli, tmp_path: Path)
     assert document["config"]["model"] == "nano"
     assert document["config"]["max_crops"] == 0
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "detections.coco.json",
         "pictures",
         "report.md",
         "results.json",
@@ -119,6 +120,54 @@ def test_an_evaluation_in_which_frames_failed_ends_with_1(cli_here: Cli, tmp_pat
     frames = json.loads(done.stdout)["frames"]
     assert (done.returncode, frames["completed"], frames["failed"]) == (1, 0, 2)
     assert cli_here(*asked).returncode == 0
+
+
+def test_from_a_bag_to_its_score_by_way_of_a_labelling_tool(cli_here: Cli, tmp_path: Path) -> None:
+    """Take pictures out, label them as a tool exports it, evaluate: no key of ours is needed."""
+    write_scene(tmp_path / "bag", scene(NUM_FRAMES))
+    done = cli_here("bag", "frames", "bag", "--out", "label", "--every", "2", "--label", "red")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("label: 3 pictures of /camera/image_raw/compressed, and truth.json\n")
+    skeleton = json.loads((tmp_path / "label" / "truth.json").read_text())
+    exported = {
+        "images": [
+            {key: image[key] for key in ("id", "width", "height")}
+            | {"file_name": f"upload/{image['file_name']}"}
+            for image in skeleton["images"]
+        ],
+        "categories": skeleton["categories"],
+        "annotations": [
+            {"id": k, "image_id": k, "category_id": 1, "bbox": [10, 20, 30, 40], "iscrowd": 0}
+            for k in (1, 2, 3)
+        ],
+    }
+    (tmp_path / "exported.json").write_text(json.dumps(exported))
+    done = cli_here(
+        *("evaluate", "bag", "--prompt", "red", "--truth", "exported.json", "--json"),
+        *("--truth-frames-only", "--max-crops", "0", "--out", "out"),
+    )
+    document = json.loads(done.stdout)
+    assert document["accuracy"]["num_truth"] == 3
+    assert [answer["index"] for answer in document["answers"]] == [0, 2, 4]
+
+
+def test_the_image_topics_of_a_bag_are_listed(cli_here: Cli, tmp_path: Path) -> None:
+    write_scene(tmp_path / "bag", scene(2))
+    done = cli_here("bag", "info", "bag")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "/camera/image_raw/compressed  sensor_msgs/msg/CompressedImage: 2 images of 160x120\n"
+        "  stamps 1000000000 to 1100000000 ns\n",
+    )
+    (topic,) = json.loads(cli_here("bag", "info", "bag", "--json").stdout)
+    assert topic == {
+        "topic": "/camera/image_raw/compressed",
+        "type": "sensor_msgs/msg/CompressedImage",
+        "width": 160,
+        "height": 120,
+        "num_images": 2,
+        "stamps_ns": [1_000_000_000, 1_100_000_000],
+    }
 
 
 def test_one_frame_is_one_frame(cli_here: Cli, tmp_path: Path) -> None:
