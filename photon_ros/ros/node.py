@@ -19,6 +19,7 @@ from photon_ros.core.errors import InputError, PhotonError
 from photon_ros.photon import Photon
 from photon_ros.ros.camera_port import CameraPort
 from photon_ros.ros.clock_watch import ClockWatch
+from photon_ros.ros.compat import leave_graph
 from photon_ros.ros.controls import create_services
 from photon_ros.ros.desk import QuestionDesk
 from photon_ros.ros.diagnostics import NodeReading, camera_status, engine_status
@@ -35,7 +36,7 @@ from photon_ros.ros.ros_parameters import declare_config, set_callback
 
 CLOSE_S = 0.3
 # A model takes a minute to load, and nobody who pressed ctrl-C waits for it.
-END_S = 1.8
+NOTICE_S = 1.5
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 
@@ -295,19 +296,27 @@ class PerceptionNode(LifecycleNode):
                 self.trigger_shutdown()
         self._end()
 
+    def destroy_node(self) -> None:
+        """Leave the graph."""
+        super().destroy_node()
+        leave_graph(self)
+
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; return the exit code."""
-    with ros_process(arguments, end_within_s=END_S) as stop:
+    with ros_process(arguments, notice_within_s=NOTICE_S) as stop:
         try:
             node = PerceptionNode()
         except InputError as error:
             print(f"photon_node: {error}", file=sys.stderr)
             return 2
         if node.config.autostart and not node.start():
+            node.destroy_node()
             return 2
         spin(node, stop.is_set)
+        stop.notice()
         node.finish()
+        node.destroy_node()
         return 0
 
 

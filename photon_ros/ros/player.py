@@ -225,6 +225,7 @@ def _play_bag(options: argparse.Namespace, recording: Recording) -> int:
             publisher.wait_for_all_acked(Duration(seconds=ACK_TIMEOUT_S))
             if options.report is not None:
                 options.report.write_text(json.dumps(asdict(report)), encoding="utf-8")
+            node.destroy_node()
     print(f"published {len(report.published)} messages on {report.topic}", flush=True)
     return 0
 

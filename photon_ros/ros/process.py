@@ -18,38 +18,51 @@ from rclpy.signals import SignalHandlerOptions
 SPIN_WAIT_S = 0.1
 
 
+class Stop(threading.Event):
+    """Set by SIGINT and SIGTERM.
+
+    Args:
+        notice_within_s: time after the signal in which whoever runs has to notice; then the
+            process ends whatever it is doing, with the code 128 + the signal's number. None waits.
+    """
+
+    def __init__(self, notice_within_s: float | None) -> None:
+        super().__init__()
+        self._notice_within_s = notice_within_s
+        self._timer: threading.Timer | None = None
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        """Handle a signal."""
+        if self._notice_within_s is not None and not self.is_set():
+            self._timer = threading.Timer(self._notice_within_s, _end_now, (number,))
+            self._timer.daemon = True
+            self._timer.start()
+        self.set()
+
+    def notice(self) -> None:
+        """Say that the end has begun, in good order."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 @contextmanager
 def ros_process(
-    arguments: Sequence[str] | None, *, end_within_s: float | None = None
-) -> Iterator[threading.Event]:
-    """Initialise ROS; yield an event that SIGINT and SIGTERM set.
+    arguments: Sequence[str] | None, *, notice_within_s: float | None = None
+) -> Iterator[Stop]:
+    """Initialise ROS; yield what SIGINT and SIGTERM set.
 
     rclpy's own handlers would shut the context down at once, and nothing could be published after
     that: neither the last answers nor the last account.
-
-    Args:
-        end_within_s: time after the signal when the process ends whatever it is doing, with the
-            code 128 + the signal's number; None waits for it.
     """
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
-    stop = threading.Event()
-    timers: list[threading.Timer] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        if end_within_s is not None and not stop.is_set():
-            timers.append(threading.Timer(end_within_s, _end_now, (number,)))
-            timers[0].daemon = True
-            timers[0].start()
-        stop.set()
-
+    stop = Stop(notice_within_s)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+        signal.signal(number, stop.on_signal)
     try:
         yield stop
     finally:
+        stop.notice()
         rclpy.try_shutdown()
-        for timer in timers:
-            timer.cancel()
 
 
 def _end_now(number: int) -> None:

@@ -90,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
         recorder = Recorder(options.detections, options.stats, out)
         print("ready", flush=True)
         spin(recorder, stop.is_set)
+        recorder.destroy_node()
     return 0
 
 

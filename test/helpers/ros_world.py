@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import gc
 import itertools
 import threading
 import time
@@ -217,9 +216,6 @@ class World:
         self.ask_client.destroy()
         self.client.destroy_node()
         self.photon.close()
-        # rclpy's lifecycle node is in the graph until its last reference goes, and it is in cycles.
-        del self.node, self.client
-        gc.collect()
 
 
 def _messages(values: dict[str, Any]) -> list[Any]:

@@ -1,6 +1,5 @@
 """Real rclpy and DDS for the tests of this folder, in a domain of their own."""
 
-import gc
 import os
 from collections.abc import Iterator
 
@@ -18,9 +17,6 @@ def ros() -> Iterator[None]:
     pytest.importorskip("photon_ros.msg", reason="the messages are not built: make build")
     from rclpy.signals import SignalHandlerOptions
 
-    # Torch alone is half a million objects that no collection between tests need look at.
-    gc.collect()
-    gc.freeze()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     yield
     rclpy.try_shutdown()

@@ -194,6 +194,23 @@ def test_node_ends_within_two_seconds_with_questions_open_and_pictures_drawn() -
         del open_ones
 
 
+def test_a_node_that_was_stopped_is_gone_from_the_graph_at_once() -> None:
+    """Not 20 s later, when its lease is over: whoever starts it again would see two of them."""
+
+    def is_seen() -> bool:
+        return ("photon", "/leaving") in node.get_node_names_and_namespaces()
+
+    with client() as node, process("node", "--ros-args", "-r", "__ns:=/leaving") as photon:
+        wait_until(is_seen, what="the node")
+        asking = node.create_client(Infer, "/leaving/photon/infer")
+        assert asking.wait_for_service(60.0)
+        wait_until(lambda: node.count_publishers("/leaving/photon/detections"))
+        photon.send_signal(signal.SIGINT)
+        assert photon.wait(timeout=30.0) == 0
+        wait_until(lambda: not is_seen(), 10.0, "its absence")
+        assert node.count_publishers("/leaving/photon/detections") == 0
+
+
 BUSY_NODE = """
 import time, torch
 from photon_ros.ros import node
