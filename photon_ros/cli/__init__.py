@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from photon_ros.cli import ask, bag, bench, evaluate, golden
-from photon_ros.cli.wording import error_message, shortened
+from photon_ros.cli.wording import complain, error_message, shortened
 from photon_ros.core.errors import PhotonError
 
 EXIT_FAILED = 1
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
         command = self.prog.removeprefix("photon-ros").strip()
         where = f"{command}: " if command else ""
         words = " ".join(shortened(word) for word in message.split())
-        _complain(f"{where}{words} (see {self.prog} --help)")
+        complain(f"{where}{words} (see {self.prog} --help)")
         raise SystemExit(EXIT_UNUSABLE)
 
 
@@ -49,17 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
     except PhotonError as error:
-        _complain(error_message(error, _given(parsed)))
+        complain(error_message(error, _given(parsed)))
         return EXIT_UNUSABLE
     except BrokenPipeError:
         # The reader of stdout went away (| head); the interpreter must not try to flush to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:  # such as a file name that the file system finds too long
-        _complain(error_message(error))
+        complain(error_message(error))
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return EXIT_INTERRUPTED
     return code
 
@@ -106,8 +106,3 @@ def _clean_up_when_terminated() -> None:
         signal.signal(signal.SIGTERM, unwind)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
             signal.signal(signal.SIGHUP, unwind)
-
-
-def _complain(message: str) -> None:
-    """Write one line to stderr, whatever the message holds."""
-    print(f"photon-ros: error: {' '.join(message.split())}", file=sys.stderr)

@@ -1,10 +1,11 @@
-"""photon-ros detect, point, segment, query and caption: one picture, one answer."""
+"""photon-ros detect, point, segment, query and caption: a picture, and what is asked about it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
     from photon_ros.core.frame import Frame
     from photon_ros.core.request import Request
-    from photon_ros.core.result import Result
+    from photon_ros.core.result import Detection, Result
     from photon_ros.photon import Photon
 
 _SPATIAL = {
@@ -35,10 +36,12 @@ def add_parsers(commands: Commands) -> None:
     for skill, what in _SPATIAL.items():
         parser = _add_parser(commands, skill, what)
         parser.add_argument("prompt", metavar="PROMPT", help="what to look for")
+        _add_also_argument(parser)
         add_budget_arguments(parser)
         _add_overlay_argument(parser)
     parser = _add_parser(commands, "segment", "outline what a prompt names")
     parser.add_argument("prompt", metavar="PROMPT", help="what to outline")
+    _add_also_argument(parser)
     _add_refs_argument(parser)
     _add_overlay_argument(parser)
     add_text_arguments(parser)
@@ -61,17 +64,37 @@ def _add_parser(commands: Commands, skill: str, what: str) -> argparse.ArgumentP
     parser: argparse.ArgumentParser = commands.add_parser(
         skill, help=what, description=f"{what.capitalize()}."
     )
-    may_be_none = f", or {NO_IMAGE} to ask about none" if skill == "query" else ""
+    may_be = {
+        "query": f", or {NO_IMAGE} to ask about none",
+        "caption": "",
+    }.get(skill, ", or a folder of them; may be several")
     parser.add_argument(
-        "image", metavar="IMAGE", help=f"PNG, JPEG, WebP, TIFF, GIF, ...{may_be_none}"
+        "image",
+        metavar="IMAGE",
+        nargs=1 if skill in ("query", "caption") else "+",
+        help=f"PNG, JPEG, WebP, TIFF, GIF, ...{may_be}",
     )
     add_model_arguments(parser)
     parser.add_argument(
         "--revision", metavar="REV", help="commit, tag or branch of a hub id (default: pinned)"
     )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    parser.set_defaults(run=run, skill=skill, overlay=None, reasoning=False, ref=[])
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the answer as JSON; several answers one to a line",
+    )
+    parser.set_defaults(run=run, skill=skill, overlay=None, reasoning=False, ref=[], also=[])
     return parser
+
+
+def _add_also_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="PROMPT",
+        help="another prompt, asked together with the first; may be repeated",
+    )
 
 
 def _add_overlay_argument(parser: argparse.ArgumentParser) -> None:
@@ -99,9 +122,20 @@ def spatial_ref(text: str) -> tuple[float, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer one prompt about one picture."""
+    """Answer what is asked about the pictures."""
     if arguments.overlay is not None:
         check_picture_path(arguments.overlay)
+    if arguments.skill not in ("query", "caption"):
+        from photon_ros.cli.ask_many import pictures_in, run_many
+
+        paths = pictures_in(arguments.image)
+        if len(paths) > 1 or arguments.also:
+            return run_many(arguments, paths)
+        arguments.image = [str(paths[0])]
+    return _run_one(arguments)
+
+
+def _run_one(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
     from photon_ros.photon import Photon  # the slow one: only once the picture is read
 
@@ -123,25 +157,32 @@ def run(arguments: argparse.Namespace) -> int:
         print(summary(result, request.frame))
     if arguments.overlay is not None and request.frame is not None:
         sys.stdout.flush()  # the answer is there, whatever becomes of the picture
-        _write_overlay(arguments.overlay, request.frame, result)
+        write_overlay(arguments.overlay, request.frame, result.detections)
     return 0
 
 
 def _request(arguments: argparse.Namespace) -> Request:
     from photon_ros.core.frame import Frame
-    from photon_ros.core.request import Request
     from photon_ros.picture_files import load_image
 
     frame = None
-    if arguments.image != NO_IMAGE:
-        frame = Frame(load_image(Path(arguments.image)))
+    (image,) = arguments.image
+    if image != NO_IMAGE:
+        frame = Frame(load_image(Path(image)))
     elif arguments.skill != "query":
         raise InputError(f"{arguments.skill} needs a picture; only query can do without")
+    return request_of(arguments, arguments.prompt, frame)
+
+
+def request_of(arguments: argparse.Namespace, prompt: str, frame: Frame | None) -> Request:
+    """Return the request for one prompt."""
+    from photon_ros.core.request import Request
+
     names = ("max_objects", "max_tokens", "max_crops", "temperature", "top_p", "seed")
     given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
     return Request(
         arguments.skill,
-        arguments.prompt,
+        prompt,
         frame,
         reasoning=arguments.reasoning,
         spatial_refs=tuple(arguments.ref or ()),
@@ -224,13 +265,14 @@ def check_picture_path(path: Path) -> None:
         raise ImageError(f"{path} cannot be written: there is no folder {path.absolute().parent}")
 
 
-def _write_overlay(path: Path, frame: Frame, result: Result) -> None:
+def write_overlay(path: Path, frame: Frame, detections: Sequence[Detection]) -> None:
+    """Write the picture with what was found on it; raise ImageError where that is impossible."""
     from PIL import Image
 
     from photon_ros.overlay import draw
 
     try:
-        Image.fromarray(draw(frame.image, result.detections)).save(path)
+        Image.fromarray(draw(frame.image, detections)).save(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ImageError(f"{path} cannot be written: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -32,3 +33,8 @@ def error_message(error: Exception, prompts: Iterable[str] = ()) -> str:
         if len(echo) > MAX_ECHO:
             message = message.replace(echo, shortened(echo))
     return message
+
+
+def complain(message: str) -> None:
+    """Write one line to stderr, whatever the message holds."""
+    print(f"photon-ros: error: {' '.join(message.split())}", file=sys.stderr)

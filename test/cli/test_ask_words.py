@@ -180,10 +180,10 @@ def test_what_is_no_outline_is_shown_as_it_was_written() -> None:
 
 
 def test_a_mask_is_drawn_on_the_overlay(tmp_path: Path) -> None:
-    from photon_ros.cli.ask import _write_overlay
+    from photon_ros.cli.ask import write_overlay
 
     path = tmp_path / "out.png"
-    _write_overlay(path, FRAME, outlined(Outline("M", None), MASK))
+    write_overlay(path, FRAME, outlined(Outline("M", None), MASK).detections)
     drawn = Image.open(path)
     assert drawn.size == (FRAME.width_px, FRAME.height_px)
     assert drawn.tobytes() != Image.fromarray(PICTURE).tobytes()

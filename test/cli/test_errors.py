@@ -167,8 +167,30 @@ def test_an_image_cut_off(cli: Cli, picture: Path) -> None:
     assert "cannot be read" in one_line_of(cli("point", picture, "person"))
 
 
-def test_a_folder_is_no_image(cli: Cli, tmp_path: Path) -> None:
-    assert one_line_of(cli("detect", tmp_path, "person")).endswith("is not a file")
+def test_a_folder_without_pictures_is_told(cli_here: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").write_text("no picture")
+    message = one_line_of(cli_here("detect", "empty", "person"))
+    assert message == "folder empty has no picture in it"
+    assert one_line_of(cli_here("caption", tmp_path)).endswith("is not a file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("scene.png", "none.png", "red"), "image none.png does not exist"),
+        (("scene.png", "red", "cone"), "image red does not exist"),
+        (("scene.png", "scene.png", "red", "--overlay", "o.png"), "for one picture, here are 2"),
+        (("scene.png", "red", "--also", "red"), "a prompt is given twice: red, red"),
+        (("scene.png", "red", "--also", "zyzzyva"), "does not know 'zyzzyva'"),
+        (("scene.png", "scene.png", "zyzzyva"), "does not know 'zyzzyva'"),
+    ],
+)
+def test_what_cannot_be_asked_together_is_told_before_the_work(
+    cli_here: Cli, picture: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    assert picture.name == "scene.png"
+    assert reason in one_line_of(cli_here("detect", *arguments))
 
 
 @pytest.mark.parametrize(
