@@ -23,7 +23,7 @@ RUN ?= runs/nano
 ARGS ?=
 
 # Optional recordings and reference outputs that some tests use; they skip without.
-ifneq ($(wildcard ../shared/.),)
+ifneq ($(wildcard ../shared/golden/.),)
 export PHOTON_SHARED ?= $(abspath ../shared)
 endif
 # Tests and the demo keep to this machine and out of the default domain.
@@ -77,6 +77,10 @@ ros-test: install/.built  ## the tests over real DDS
 gpu-test: $(VENV)/.ready  ## the tests that need a CUDA device
 	@$(IN_ENV) python -m pytest -m gpu $(ARGS)
 
+.PHONY: lower-bounds
+lower-bounds:  ## tests with the least versions allowed (python3.10; fetches some 3 GB of torch)
+	@scripts/lower_bounds $(ARGS)
+
 .PHONY: mutants longrun
 mutants: $(VENV)/.ready  ## every safety edge of the engine removed in turn; all must be noticed
 	@$(IN_ENV) python -m scripts.mutants $(ARGS)
@@ -111,7 +115,7 @@ eval-nano: $(VENV)/.ready  ## score the nano model on rendered scenes
 .PHONY: clean distclean
 clean:  ## remove build products, keep the environment
 	rm -rf build install log demo_out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
-	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environment, too
-	rm -rf .venv
+	rm -rf .venv .venv-lower

@@ -10,14 +10,14 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       python3-venv python3-pip python3-colcon-common-extensions build-essential cmake \
       ros-${ROS_DISTRO}-cv-bridge ros-${ROS_DISTRO}-vision-msgs ros-${ROS_DISTRO}-visualization-msgs \
-      ros-${ROS_DISTRO}-rmw-fastrtps-cpp python3-matplotlib python3-opencv python3-jinja2 python3-rich \
+      ros-${ROS_DISTRO}-rmw-fastrtps-cpp python3-opencv python3-jinja2 python3-rich \
  && rm -rf /var/lib/apt/lists/*
 
 # The system's packages stay visible, and NumPy stays the one that they were compiled against.
 RUN python3 -m venv --system-site-packages /opt/venv \
  && python3 -c 'import numpy; print(f"numpy=={numpy.__version__}")' > /opt/venv/keep.txt \
  && /opt/venv/bin/pip install --no-cache-dir -c /opt/venv/keep.txt "${TORCH}" \
-      tokenizers safetensors huggingface_hub rosbags faster-coco-eval
+      tokenizers safetensors huggingface_hub rosbags faster-coco-eval 'pillow>=10.1'
 ENV PATH=/opt/venv/bin:${PATH}
 
 WORKDIR /opt/ws

@@ -17,7 +17,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends curl gnupg \
  && apt-get update && apt-get install -y --no-install-recommends \
       ros-humble-ros-base ros-humble-cv-bridge ros-humble-vision-msgs ros-humble-visualization-msgs \
       ros-humble-rmw-fastrtps-cpp python3-colcon-common-extensions python3-venv python3-pip \
-      build-essential cmake python3-matplotlib python3-opencv python3-jinja2 \
+      build-essential cmake python3-opencv python3-jinja2 \
  && rm -rf /var/lib/apt/lists/*
 
 COPY ${TORCH_WHEEL} /tmp/wheels/
@@ -27,7 +27,7 @@ RUN python3 -m venv --system-site-packages /opt/venv \
  && /opt/venv/bin/pip install --no-cache-dir -c /opt/venv/keep.txt /tmp/wheels/*.whl \
  && /opt/venv/bin/pip list --format=freeze | grep '^torch==' >> /opt/venv/keep.txt \
  && /opt/venv/bin/pip install --no-cache-dir -c /opt/venv/keep.txt \
-      tokenizers safetensors huggingface_hub rosbags faster-coco-eval rich \
+      tokenizers safetensors huggingface_hub rosbags faster-coco-eval 'pillow>=10.1' rich \
  && rm -rf /tmp/wheels
 ENV PATH=/opt/venv/bin:${PATH}
 

@@ -101,7 +101,10 @@ def _semi_planar(code: int) -> Callable[[NDArray[Any]], Pixels]:
 
 
 def _cv_convert(pixels: NDArray[Any], code: int) -> Pixels:
-    return np.asarray(cv2.cvtColor(np.ascontiguousarray(pixels), code), dtype=np.uint8)
+    packed = np.ascontiguousarray(pixels)
+    if packed.shape[:2] == (1, 1):  # OpenCV 4.5 refuses a single pixel of three channels
+        return _cv_convert(np.repeat(packed, 2, axis=0), code)[:1]
+    return np.asarray(cv2.cvtColor(packed, code), dtype=np.uint8)
 
 
 def normalized_depth(rows: NDArray[Any]) -> Pixels:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
+from photon_ros import __version__
 from photon_ros.cli import ask, bag, bench, evaluate, golden
 from photon_ros.cli.wording import complain, error_message, shortened
 from photon_ros.core.errors import PhotonError
@@ -51,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PhotonError as error:
         complain(error_message(error, _given(parsed)))
         return EXIT_UNUSABLE
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "photon_ros":
+            raise
+        _complain(f"the Python package {error.name!r} is not installed; this command needs it")
+        return EXIT_UNUSABLE
     except BrokenPipeError:
         # The reader of stdout went away (| head); the interpreter must not try to flush to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="photon-ros",
         description="Ask pictures and recordings in plain language, without ROS.",
     )
+    parser.add_argument("--version", action="version", version=f"photon-ros {__version__}")
     commands = parser.add_subparsers(
         title="commands", dest="command", required=True, metavar="COMMAND"
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
 Percentiles = dict[str, float]
 """By name, as in ``{"p50": 3.0, "p90": 7.25, "p99": 8.5}``."""
 
@@ -19,12 +17,16 @@ def percentiles(samples: Iterable[float], ranks: Iterable[int] = RANKS) -> Perce
     A percentile is the smallest sample that at least that share of the samples does not
     exceed, so it is always one that was measured.
     """
-    finite = [sample for sample in samples if math.isfinite(sample)]
+    finite = sorted(float(sample) for sample in samples if math.isfinite(sample))
     if not finite:
         return None
-    names = [f"p{rank}" for rank in ranks]
-    found = np.percentile(finite, list(ranks), method="inverted_cdf")
-    return dict(zip(names, found.tolist(), strict=True))
+    return {f"p{rank}": finite[_index(rank, len(finite))] for rank in ranks}
+
+
+def _index(rank: int, num_samples: int) -> int:
+    """Return the place of a percentile among the sorted samples."""
+    # In whole numbers: the rounding up must not depend on how a float came out.
+    return max(0, -(-rank * num_samples // 100) - 1)
 
 
 def percentiles_by_stage(

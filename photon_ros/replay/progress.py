@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def progress_bar(description: str, total: int | None) -> Iterator[Callable[[], N
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.completed:.0f}" + ("" if total is None else f"/{total}")),
         TimeRemainingColumn(),
     )
     with Progress(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import torch
 
-from photon_ros.core.errors import InputError
+from photon_ros.core.errors import CapacityError, DeadlineExceeded, InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.engine.config import EngineConfig
@@ -20,6 +22,7 @@ from photon_ros.ros.params import NodeConfig
 _RESIZE: Final[dict[str, ResizeMethod | None]] = {"auto": None, "exact": "exact", "fast": "fast"}
 WARM_UP_SIZE = (480, 640)
 WARM_UP_TIMEOUT_S = 300.0
+BUDGET_CHECK_S = 1.0
 
 
 def usable_device(device: str) -> str:
@@ -33,7 +36,8 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
     """Load the model named by the parameters, and answer one frame so that the first is not late.
 
     Raises:
-        PhotonError: it cannot be loaded, does not know a skill or a word, or a step fails.
+        PhotonError: it cannot be loaded, does not know a skill or a word, a step fails, or the
+            engine has too few KV pages for what is asked of a frame.
     """
     _check_revision(config)
     photon = Photon(
@@ -78,17 +82,39 @@ def _check_revision(config: NodeConfig) -> None:
 def _warm_up(photon: Photon, config: NodeConfig) -> None:
     for skill, prompt in config.asked():
         photon.validate(skill, prompt)
-    grey = np.full((*WARM_UP_SIZE, 3), 127, np.uint8)
     max_crops = None if config.max_crops < 0 else config.max_crops
-    frame = Frame(grey)
+    shortest = Request(
+        "detect", "", _grey_frame(), max_objects=1, max_tokens=1, max_crops=max_crops
+    )
+    _ask(photon, config, shortest)
+    # With the budgets of a camera's frame: what can never be admitted is refused at once, and
+    # nobody waits for a long answer about a grey picture.
+    real = replace(shortest, max_objects=config.max_objects, max_tokens=config.max_tokens)
+    _ask(photon, config, replace(real, deadline_s=time.monotonic() + BUDGET_CHECK_S))
+
+
+def _grey_frame() -> Frame:
+    return Frame(np.full((*WARM_UP_SIZE, 3), 127, np.uint8))
+
+
+def _ask(photon: Photon, config: NodeConfig, example: Request) -> None:
+    """Ask everything that is asked of a frame; raise InputError when some of it is too large."""
+    asked = config.asked()
     futures = [
-        photon.submit(
-            Request(skill, prompt, frame, max_objects=1, max_tokens=1, max_crops=max_crops)
-        )
-        for skill, prompt in config.asked()
+        photon.submit(replace(example, skill=skill, prompt=prompt)) for skill, prompt in asked
     ]
-    for future in futures:
-        future.result(WARM_UP_TIMEOUT_S)
+    too_large = []
+    for (skill, prompt), future in zip(asked, futures, strict=True):
+        error = future.exception(WARM_UP_TIMEOUT_S)
+        if isinstance(error, CapacityError):
+            too_large.append(f"{skill} {prompt!r}: {error}")
+        elif error is not None and not isinstance(error, DeadlineExceeded):  # that was admitted
+            raise error
+    if too_large:
+        raise InputError(
+            f"engine.kv_pages {config.kv_pages} with max_objects {config.max_objects} and "
+            f"max_tokens {config.max_tokens} cannot answer {'; '.join(too_large)}"
+        )
 
 
 def gpu_memory_mb(device: str) -> tuple[float, float] | None:

@@ -33,7 +33,10 @@ class Reports:
         self._name = node.get_fully_qualified_name().lstrip("/")
         self._clock = Clock(clock_type=ClockType.STEADY_TIME)
         self._publisher = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        node.create_timer(STATS_PERIOD_S, publish_stats, clock=self._clock)
+        self._failing: set[str] = set()
+        node.create_timer(
+            STATS_PERIOD_S, lambda: self._tried("statistics", publish_stats), clock=self._clock
+        )
         self._timer = self._new_timer(period_s)
         self._period_s = period_s
 
@@ -45,16 +48,25 @@ class Reports:
             self._period_s = period_s
 
     def _new_timer(self, period_s: float) -> Timer:
-        return self._node.create_timer(period_s, self._publish, clock=self._clock)
+        return self._node.create_timer(
+            period_s,
+            lambda: self._tried("diagnostics", self._publish_diagnostics),
+            clock=self._clock,
+        )
 
-    def _publish(self) -> None:
+    def _tried(self, what: str, publish: Callable[[], None]) -> None:
+        """Publish, or log once why not: a GPU that cannot be read must not end the node."""
         try:
-            array = DiagnosticArray(status=self._statuses())
-        except Exception as error:  # a GPU that cannot be read must not end the node
-            self._node.get_logger().error(
-                f"the diagnostics cannot be gathered: {error!r}", throttle_duration_sec=10.0
-            )
-            return
+            publish()
+        except Exception as error:
+            if what not in self._failing:
+                self._node.get_logger().error(f"the {what} cannot be gathered: {error!r}")
+            self._failing.add(what)
+        else:
+            self._failing.discard(what)
+
+    def _publish_diagnostics(self) -> None:
+        array = DiagnosticArray(status=self._statuses())
         for status in array.status:
             status.name = f"{self._name}: {status.name}"
         array.header.stamp = self._node.get_clock().now().to_msg()

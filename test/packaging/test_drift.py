@@ -15,6 +15,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+import photon_ros
 from photon_ros.ros.camera_params import camera_specs
 from photon_ros.ros.params import NodeConfig, specs
 
@@ -70,7 +71,7 @@ def test_every_message_field_and_constant_is_explained() -> None:
 def test_versions_agree() -> None:
     package = ElementTree.fromstring(text("package.xml"))
     version = package.findtext("version")
-    assert setup_keywords()["version"] == version
+    assert setup_keywords()["version"] == version == photon_ros.__version__
     newest = re.search(r"^(\d+\.\d+\.\d+) \(", text("CHANGELOG.rst"), re.MULTILINE)
     assert newest is not None
     assert newest.group(1) == version
@@ -135,6 +136,36 @@ def test_constraints_hold_every_requirement_and_the_wheels() -> None:
     wheels = set(re.findall(r"\bros-[a-z0-9-]+\b", script)) - {"ros-wheels"}
     assert len(wheels) > 20
     assert wheels <= pinned
+
+
+# The packages of Ubuntu 22.04, by the names of the package index.
+UBUNTU_22_04 = {
+    "jinja2": "3.0.3", "numpy": "1.21.5", "opencv-python-headless": "4.5.4", "pillow": "9.0.1",
+    "pyyaml": "5.4.1", "rich": "11.2.0",
+}  # fmt: skip
+# Without a version that pip could install there; what is used of it is the same in both.
+NOT_TRIED = {"pyyaml"}
+
+
+@pytest.mark.parametrize(
+    "name", ["docs/install.md", "docker/desktop.Dockerfile", "docker/jetson.Dockerfile"]
+)
+def test_pip_brings_what_the_oldest_ubuntu_has_not_or_has_too_old(name: str) -> None:
+    lines = text(name).replace("\\\n", " ").splitlines()
+    command = " ".join(line for line in lines if "pip install" in line and "-c " in line)
+    for item in setup_keywords()["install_requires"]:
+        requirement = Requirement(item)
+        if requirement.name in NOT_TRIED:
+            continue
+        if requirement.name not in UBUNTU_22_04:
+            assert requirement.name in command.lower(), item
+        elif UBUNTU_22_04[requirement.name] not in requirement.specifier:
+            assert f"'{requirement.name}>=" in command, item
+
+
+def test_the_least_version_of_everything_is_named_to_the_last_digit() -> None:
+    for item in setup_keywords()["install_requires"]:
+        assert re.fullmatch(r"[\w-]+>=\d+(\.\d+)+", item), item
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from email import message_from_string
 from pathlib import Path
 
 import pytest
+
+import photon_ros
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = "models/nano/weights"
@@ -41,7 +44,7 @@ def test_pip_installs_every_file_and_the_command(tmp_path: Path) -> None:
     # A copy, so that nothing is built inside the source tree.
     copy = tmp_path / "source"
     copy.mkdir()
-    for name in ("photon_ros", "setup.py", "pyproject.toml"):
+    for name in ("photon_ros", "setup.py", "pyproject.toml", "README.md"):
         result = run(["cp", "-r", str(ROOT / name), str(copy / name)])
         assert result.returncode == 0, result.stderr
     options = ["--no-build-isolation", "--target", str(target), str(copy)]
@@ -57,6 +60,18 @@ def test_pip_installs_every_file_and_the_command(tmp_path: Path) -> None:
     result = run([sys.executable, str(script), "--help"], env=environment, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "detect" in result.stdout
+    result = run([sys.executable, str(script), "--version"], env=environment, cwd=tmp_path)
+    assert result.stdout == f"photon-ros {photon_ros.__version__}\n"
+    (metadata,) = (
+        message_from_string(path.read_text(encoding="utf-8"))
+        for path in target.glob("photon_ros-*.dist-info/METADATA")
+    )
+    assert metadata["Version"] == photon_ros.__version__
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).strip().startswith("# photon_ros")
+    needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert any(line.startswith("torch>=") for line in needed)
+    assert not any("matplotlib" in line for line in needed), "only the trainer draws with it"
 
 
 @pytest.mark.ros

@@ -386,3 +386,25 @@ def test_idle_time_is_what_the_engine_recorded_since_the_reading_before() -> Non
         assert gauge.read().step_idle_ms == 0.0
     finally:
         photon.close()
+
+
+def test_a_report_that_cannot_be_gathered_is_logged_once_and_the_node_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    is_broken = True
+    publish_stats = CameraPort.publish_stats
+
+    def stats(port: CameraPort) -> None:
+        if is_broken:
+            raise TypeError("these samples cannot be ordered")
+        publish_stats(port)
+
+    monkeypatch.setattr(CameraPort, "publish_stats", stats)
+    with world() as it:
+        wait_until(lambda: it.statuses_of("engine"), 15.0, "diagnostics beside broken statistics")
+        time.sleep(2.5)
+        is_broken = False
+        it.stats.clear()
+        wait_until(lambda: it.stats, 15.0, "statistics once they can be gathered again")
+    told = capfd.readouterr().err
+    assert told.count("the statistics cannot be gathered: TypeError(") == 1

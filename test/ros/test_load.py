@@ -85,3 +85,31 @@ def test_a_revision_that_would_have_no_effect_is_refused(is_folder: bool, tmp_pa
     config = NodeConfig().changed({"model.path": path, "model.revision": "v1"})
     with pytest.raises(InputError, match=r"model.revision 'v1' is that of a hub id, and model"):
         load_photon(config, "cpu")
+
+
+@pytest.mark.parametrize("kv_pages", [1, 9])
+def test_too_few_pages_for_a_frames_questions_are_refused_with_the_number_needed(
+    kv_pages: int,
+) -> None:
+    config = NodeConfig().changed({"engine.kv_pages": kv_pages})
+    with pytest.raises(InputError, match=rf"engine.kv_pages {kv_pages} with max_objects 50 "):
+        load_photon(config, "cpu")
+    if kv_pages == 9:
+        with pytest.raises(InputError, match=r"detect 'person': the request needs 10 KV pages"):
+            load_photon(config, "cpu")
+
+
+def test_just_enough_pages_answer_a_frame() -> None:
+    photon = load_photon(NodeConfig().changed({"engine.kv_pages": 10}), "cpu")
+    try:
+        frame = Frame(np.full((96, 128, 3), 90, np.uint8))
+        assert photon.submit(Request("detect", "person", frame, max_objects=50)).result(30.0)
+    finally:
+        photon.close()
+
+
+def test_every_question_that_does_not_fit_is_named() -> None:
+    asked = {"skills": ["detect", "segment"], "prompts.segment": ["person"]}
+    config = NodeConfig().changed({**asked, "engine.kv_pages": 9, "max_tokens": 768})
+    with pytest.raises(InputError, match=r"detect 'person': .*; segment 'person': .* KV pages"):
+        load_photon(config, "cpu")
