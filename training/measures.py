@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from photon_ros.skills.mask import mask_of
+from photon_ros.core.mask import mask_of
 from training.answering import Found
 from training.scene import Box, SceneObject
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from photon_ros.cli.golden_folder import read_json
 from photon_ros.core.errors import InputError
+from photon_ros.core.mask import mask_of
 from photon_ros.core.prompting import Prompting
 from photon_ros.core.result import Outline
 from photon_ros.engine.interfaces import SampledToken
 from photon_ros.picture_files import load_image
-from photon_ros.skills.mask import mask_of
 from photon_ros.skills.outlined import polygon_of
 from photon_ros.skills.segment import SegmentState
 from photon_ros.skills.svg_path import rings_of

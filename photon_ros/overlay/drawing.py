@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photon_ros.core.errors import ImageError
+from photon_ros.core.mask import mask_of
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.overlay.labels import Color, draw_labels, label_color
 
@@ -97,13 +98,16 @@ def _dot(canvas: Pixels, detection: Detection, color: Color, width_px: int) -> N
 
 
 def _fill_mask(canvas: Pixels, detection: Detection) -> None:
-    rings = _rings_px(canvas, detection)
-    if not rings:
+    height, width = canvas.shape[:2]
+    inside = mask_of(detection.polygon, width_px=width, height_px=height, samples=1)
+    rows = np.flatnonzero(inside.any(axis=1))
+    if not len(rows):
         return
-    filled = canvas.copy()
-    # All rings in one call: a ring inside another is a hole (even-odd rule).
-    cv2.fillPoly(filled, rings, label_color(detection.label), cv2.LINE_AA, _SUBPIXEL_BITS)
-    cv2.addWeighted(filled, _MASK_ALPHA, canvas, 1 - _MASK_ALPHA, 0, dst=canvas)
+    band = slice(rows[0], rows[-1] + 1)
+    color = np.array(label_color(detection.label), np.uint8)
+    tint = np.broadcast_to(color, canvas[band].shape).copy()
+    cv2.addWeighted(tint, _MASK_ALPHA, canvas[band], 1 - _MASK_ALPHA, 0, dst=tint)
+    np.copyto(canvas[band], tint, where=inside[band][:, :, None])
 
 
 def _rings_px(canvas: Pixels, detection: Detection) -> list[NDArray[np.int32]]:

@@ -12,10 +12,10 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from photon_ros.core.frame import Frame
+from photon_ros.core.mask import mask_of
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.overlay import draw
 from photon_ros.ros.answer import Answer
-from photon_ros.skills.mask import mask_of
 
 Pixels = NDArray[np.uint8]
 

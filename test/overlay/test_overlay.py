@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from photon_ros.core.errors import ImageError
+from photon_ros.core.mask import mask_of
 from photon_ros.core.result import Detection, DetectionKind
 from photon_ros.overlay import draw, label_color, line_width_px
 
@@ -80,13 +81,28 @@ def test_a_point_is_drawn_at_its_place() -> None:
 
 def test_a_mask_lets_the_picture_through_and_keeps_its_hole() -> None:
     outer = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
-    hole = ((0.4, 0.4), (0.6, 0.4), (0.6, 0.6), (0.4, 0.6))
+    hole = ((0.4, 0.6), (0.6, 0.6), (0.6, 0.4), (0.4, 0.4))
     mask = Detection(DetectionKind.MASK, "mat", 0.5, 0.5, 0.6, 0.6, 0.7, polygon=(outer, hole))
     drawn = draw(plain(400, 400), [mask]).astype(int)
     color = np.array(label_color("mat"))
     expected = 0.4 * color + 0.6 * GREY
     assert np.abs(drawn[300, 120] - expected).max() <= 2
     assert (drawn[200, 200] == GREY).all()
+
+
+SQUARE = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
+INNER = ((0.4, 0.4), (0.6, 0.4), (0.6, 0.6), (0.4, 0.6))
+
+
+@pytest.mark.parametrize("inner", [INNER, INNER[::-1]])
+def test_a_mask_is_filled_as_its_raster_is(inner: tuple[tuple[float, float], ...]) -> None:
+    mask = Detection(DetectionKind.MASK, "mat", 0.5, 0.5, 0.6, 0.6, 0.7, polygon=(SQUARE, inner))
+    before = plain(400, 400)
+    is_tinted = (draw(before, [mask]) != before).any(axis=2)
+    raster = mask_of(mask.polygon, width_px=400, height_px=400)
+    for x, y in ((200, 200), (120, 200), (200, 290), (40, 200)):
+        assert is_tinted[y, x] == raster[y, x], (x, y)
+    assert raster[200, 200] == (inner is INNER), "a hole is a ring of the other direction"
 
 
 def test_a_mask_without_a_polygon_is_shown_by_its_box() -> None:

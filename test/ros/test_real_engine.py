@@ -21,6 +21,7 @@ from sensor_msgs.msg import CameraInfo, Image
 from visualization_msgs.msg import Marker, MarkerArray
 
 from photon_ros.core.frame import Frame
+from photon_ros.core.mask import mask_of
 from photon_ros.core.prompting import PromptTemplate
 from photon_ros.core.request import Request
 from photon_ros.core.result import Detection, DetectionKind
@@ -31,7 +32,6 @@ from photon_ros.models.nano import load_nano
 from photon_ros.msg import PhotonDetection, PhotonDetectionArray
 from photon_ros.overlay import draw
 from photon_ros.photon import Photon
-from photon_ros.skills.mask import mask_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.usefixtures("ros")]
 

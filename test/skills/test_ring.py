@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from photon_ros.core.mask import mask_of
 from photon_ros.core.prompting import Prompting
 from photon_ros.core.request import Request
 from photon_ros.core.result import DetectionKind, EndReason, Result
 from photon_ros.engine.interfaces import SampledToken
 from photon_ros.skills import skill_named
-from photon_ros.skills.mask import mask_of
 from photon_ros.skills.ring import RingState
 
 from .conftest import tiny_prompting

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photon_ros.skills.mask import mask_of
+from photon_ros.core.mask import mask_of
 from training.outline import NUM_CORNERS, corners_of, mirrored_corners
 from training.scene import paint_sprite
 from training.shapes import SHAPES

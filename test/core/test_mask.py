@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from photon_ros.skills.mask import SAMPLES, mask_of
+from photon_ros.core.mask import SAMPLES, mask_of
 
 Ring = list[tuple[float, float]]
 SQUARE: Ring = [(0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)]
@@ -89,3 +89,17 @@ def test_any_rings_are_filled_as_their_winding_numbers_say(
 ) -> None:
     fast = mask_of(rings, width_px=width, height_px=height)
     assert np.array_equal(fast, slow_mask(rings, width, height))
+
+
+def test_a_small_ring_of_a_large_picture_and_its_centres_alone_agree_with_the_whole() -> None:
+    ring = [(0.5, 0.5), (0.52, 0.5), (0.52, 0.53), (0.5, 0.53)]
+    mask = mask_of([ring], width_px=1000, height_px=1000)
+    assert mask[500:530, 500:520].all()
+    assert mask.sum() == 600
+    assert np.array_equal(mask, mask_of([ring], width_px=1000, height_px=1000, samples=1))
+
+
+@pytest.mark.parametrize("shift", [(-2.0, 0.0), (2.0, 0.0), (0.0, -2.0), (0.0, 2.0)])
+def test_a_ring_beside_the_picture_fills_nothing(shift: tuple[float, float]) -> None:
+    ring = [(x + shift[0], y + shift[1]) for x, y in ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))]
+    assert not mask_of([ring], width_px=30, height_px=20).any()
