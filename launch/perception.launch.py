@@ -31,8 +31,8 @@ from photon_ros.ros.launching import (
 ARGUMENTS: Arguments = {
     **NODE_ARGUMENTS,
     "cameras_file": ("", "YAML file with several cameras, in place of the two topics"),
-    "use_sim_time": ("false", "take the time from /clock; a bag is then played with its time"),
-    "autostart": ("true", "configure and activate at the start"),
+    "use_sim_time": ("", "true or false: take the time from /clock, and play a bag with its time"),
+    "autostart": ("", "true or false: configure and activate at the start"),
     "overlay": ("", "true or false: draw the overlay topics while anybody subscribes them"),
     "respawn": ("false", "start the node again when it ends by itself"),
     "bag": ("", "bag whose images of image_topic are played into the node"),
@@ -69,8 +69,7 @@ def _start(context: LaunchContext) -> list[Node | ExecuteProcess]:
     cameras = _cameras(given["cameras_file"])
     started: list[Node | ExecuteProcess] = [_photon(given, cameras)]
     if given["bag"]:
-        is_simulated = _flag("use_sim_time", given["use_sim_time"])
-        started.append(bag_player(given, has_clock=is_simulated))
+        started.append(bag_player(given, has_clock=_is_simulated(given)))
     if _flag("rviz", given["rviz"]):
         started.append(_rviz(given, cameras))
     return started
@@ -85,10 +84,8 @@ def _photon(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
         executable="photon_node",
         name="photon",
         namespace=given["namespace"],
-        parameters=[
-            given["params_file"] or os.path.join(_share(), "config", "default.yaml"),
-            overrides,
-        ],
+        # An empty mapping is no parameter file that launch accepts.
+        parameters=[_params_file(given), *([overrides] if overrides else [])],
         remappings=_remappings(given, cameras),
         arguments=["--ros-args", "--log-level", given["log_level"]],
         respawn=_flag("respawn", given["respawn"]),
@@ -133,7 +130,7 @@ def _cameras(path: str) -> dict[str, dict[str, str]]:
 def _overrides(given: dict[str, str]) -> dict[str, bool | str | list[str]]:
     """Return the parameters that the arguments set, by their ROS names."""
     overrides: dict[str, bool | str | list[str]] = {
-        name: _flag(name, given[name]) for name in ("use_sim_time", "autostart")
+        name: _flag(name, given[name]) for name in ("use_sim_time", "autostart") if given[name]
     }
     for name in ("image_transport", "device"):
         if given[name]:
@@ -149,6 +146,25 @@ def _overrides(given: dict[str, str]) -> dict[str, bool | str | list[str]]:
         for skill in skills or ["point", "detect", "segment"]:
             overrides[f"prompts.{skill}"] = _words(given["prompts"])
     return overrides
+
+
+def _params_file(given: dict[str, str]) -> str:
+    """Return the parameter file that the node gets."""
+    return given["params_file"] or os.path.join(_share(), "config", "default.yaml")
+
+
+def _is_simulated(given: dict[str, str]) -> bool:
+    """Return whether the node takes the time from /clock: by the argument, or else its file."""
+    if given["use_sim_time"]:
+        return _flag("use_sim_time", given["use_sim_time"])
+    with open(_params_file(given), encoding="utf-8") as file:
+        content: Any = yaml.safe_load(file)
+    for nodes in (node_name(given), "photon", "/**"):
+        section = content.get(nodes) if isinstance(content, dict) else None
+        parameters = section.get("ros__parameters") if isinstance(section, dict) else None
+        if isinstance(parameters, dict) and "use_sim_time" in parameters:
+            return parameters["use_sim_time"] is True
+    return False
 
 
 def _words(text: str) -> list[str]:
@@ -173,6 +189,6 @@ def _rviz(given: dict[str, str], cameras: dict[str, dict[str, str]]) -> Node:
             (f"/photon/{name}", f"{prefix}/{name}")
             for name in ("overlay", "overlay/compressed", "markers")
         ],
-        parameters=[{"use_sim_time": _flag("use_sim_time", given["use_sim_time"])}],
+        parameters=[{"use_sim_time": _is_simulated(given)}],
         output="screen",
     )

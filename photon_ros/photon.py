@@ -178,8 +178,8 @@ class Photon:
         """Return ``{"points": [{x, y, score}]}``, normalised.
 
         Args:
-            image: (height, width, 3) uint8 RGB, a PIL image, the path of a picture file, or what
-                :meth:`encode_image` gave.
+            image: uint8 RGB (not OpenCV's BGR), RGBA or grey pixels, a PIL image,
+                the path of a picture file, or what :meth:`encode_image` gave.
             prompt: what to look for.
             options: see :class:`photon_ros.questions.SpatialOptions`.
         """
@@ -188,7 +188,10 @@ class Photon:
     def detect(self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]) -> Objects:
         """Return ``{"objects": [{x_min, y_min, x_max, y_max, score}]}``, normalised.
 
-        Arguments as in :meth:`point`.
+        A box is what the model gave, not clamped: of an object at an edge a corner may lie
+        outside [0, 1]. Arguments as in :meth:`point`. To draw what was found, take
+        ``submit(Request("detect", prompt, frame)).result().detections`` for
+        :func:`photon_ros.overlay.draw`.
         """
         return self._ask(spatial_question("detect", image, prompt, **options))
 

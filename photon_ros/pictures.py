@@ -15,7 +15,12 @@ from photon_ros.picture_files import load_image, rgb_from_pillow
 from photon_ros.pixels import check_size
 
 Picture = Union[NDArray[np.uint8], Image.Image, Frame, str, "os.PathLike[str]"]
-"""(height, width, 3) uint8 RGB, a Pillow image of any mode, a Frame, or a picture file's path."""
+"""A picture as somebody holds it.
+
+uint8 of shape (height, width, 3) is RGB (of OpenCV's BGR take ``cv2.cvtColor(image,
+cv2.COLOR_BGR2RGB)``), of shape (height, width, 4) RGBA, shown on white, of shape (height, width)
+or (height, width, 1) grey; or a Pillow image of any mode, a Frame, or a picture file's path.
+"""
 
 
 def frame_of(picture: Picture) -> Frame:
@@ -40,7 +45,7 @@ def frame_of(picture: Picture) -> Frame:
             f"got {type(picture).__name__}"
         )
     _check_array(picture)
-    return Frame(picture)
+    return Frame(_in_colour(picture))
 
 
 def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
@@ -50,6 +55,17 @@ def _pixels_of(image: Image.Image) -> NDArray[np.uint8]:
         return rgb_from_pillow(ImageOps.exif_transpose(image))
     except (OSError, SyntaxError, ValueError, MemoryError) as error:
         raise ImageError(f"image cannot be decoded: {error}") from error
+
+
+def _in_colour(array: NDArray[Any]) -> NDArray[Any]:
+    """Return grey and RGBA pixels as RGB, everything else as it is."""
+    is_grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
+    is_rgba = array.ndim == 3 and array.shape[2] == 4
+    if array.dtype != np.uint8 or 0 in array.shape or not (is_grey or is_rgba):
+        return array
+    check_size(array.shape[1], array.shape[0])
+    shape = array.shape[:2] if is_grey else array.shape
+    return rgb_from_pillow(Image.fromarray(np.ascontiguousarray(array).reshape(shape)))
 
 
 def _check_array(array: NDArray[Any]) -> None:

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "photon_ros":
             raise
-        _complain(f"the Python package {error.name!r} is not installed; this command needs it")
+        complain(f"the Python package {error.name!r} is not installed; this command needs it")
         return EXIT_UNUSABLE
     except BrokenPipeError:
         # The reader of stdout went away (| head); the interpreter must not try to flush to it.

@@ -1,4 +1,8 @@
-"""The only place that knows how one ROS distribution differs from another (Humble to Lyrical)."""
+"""Where ROS distributions differ in what a node is programmed with (Humble to Lyrical).
+
+How they differ before a node runs is told where it matters: the name of the profile's variable in
+the launch file, ``scripts/env.sh`` and ``photon_ros.replay.live``.
+"""
 
 from __future__ import annotations
 

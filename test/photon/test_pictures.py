@@ -142,9 +142,11 @@ def test_100_megapixels_are_refused_before_they_are_decoded() -> None:
         (np.full((4, 4, 3), np.nan), "NaN or infinity"),
         (np.full((4, 4, 3), np.inf, np.float32), "NaN or infinity"),
         (np.zeros((4, 4, 3), np.float32), "must be uint8"),
-        (np.zeros((4, 4), np.uint8), "must be uint8 of shape"),
-        (np.zeros((4, 4, 4), np.uint8), "must be uint8 of shape"),
-        (np.zeros((3, 4, 4), np.uint8), "must be uint8 of shape"),
+        (np.zeros((4, 4), np.float32), "must be uint8 of shape"),
+        (np.zeros((4, 4, 4), np.uint16), "must be uint8 of shape"),
+        (np.zeros((4, 4, 2), np.uint8), "must be uint8 of shape"),
+        (np.zeros((0, 4), np.uint8), "must be uint8 of shape"),
+        (np.zeros((3, 5, 6), np.uint8), "must be uint8 of shape"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (np.zeros((4, 4, 3), np.uint16), "must be uint8"),
         (np.zeros((4, 4, 3), object), "must be uint8"),
@@ -240,3 +242,13 @@ def test_a_path_is_answered_as_its_picture_is_by_every_skill(
         assert ask(photon, path) == wanted
         assert asyncio.run(ask(AsyncPhoton(photon), str(path))) == wanted
     assert np.array_equal(photon.encode_image(path).image, RGB)
+
+
+def test_grey_and_rgba_pixels_are_taken_as_their_pillow_images_are() -> None:
+    values = np.random.default_rng(5).integers(0, 255, (6, 7, 4), np.uint8)
+    grey = frame_of(values[:, :, 0]).image
+    assert np.array_equal(grey, np.repeat(values[:, :, :1], 3, axis=2))
+    assert np.array_equal(frame_of(values[:, :, :1]).image, grey)
+    assert np.array_equal(frame_of(values).image, frame_of(Image.fromarray(values)).image)
+    with pytest.raises(ImageError, match="too"):
+        frame_of(np.broadcast_to(np.uint8(3), (10_000, 10_000)))

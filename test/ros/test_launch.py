@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,9 @@ import rclpy
 from launch import LaunchContext
 from launch.actions import ExecuteProcess
 from launch.utilities import perform_substitutions
+from lifecycle_msgs.msg import State
+from lifecycle_msgs.srv import GetState
+from rcl_interfaces.srv import GetParameters
 from rclpy.node import Node
 from ros_world import RELIABLE, plain_image, wait_until
 from sensor_msgs.msg import Image
@@ -92,7 +96,9 @@ def test_arguments_are_declared_with_a_description() -> None:
 def test_an_empty_argument_keeps_the_value_of_the_file() -> None:
     module = launch_module()
     empty = {name: default for name, (default, _) in module.ARGUMENTS.items()}
-    assert module._overrides(empty) == {"use_sim_time": False, "autostart": True}
+    assert module._overrides(empty) == {}
+    assert module._overrides({**empty, "autostart": "false"}) == {"autostart": False}
+    assert module._overrides({**empty, "use_sim_time": "true"}) == {"use_sim_time": True}
     given = module._overrides({**empty, "prompts": "red ball, person", "skills": "detect"})
     assert given["prompts.detect"] == ["red ball", "person"]
     assert given["skills"] == ["detect"]
@@ -100,6 +106,49 @@ def test_an_empty_argument_keeps_the_value_of_the_file() -> None:
     assert module._overrides({**empty, "overlay": "False"})["overlay.enable"] is False
     with pytest.raises(ValueError, match="use_sim_time must be true or false, got 'maybe'"):
         module._overrides({**empty, "use_sim_time": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "wanted"),
+    [
+        ("{/**: {ros__parameters: {use_sim_time: true}}}", "", True),
+        ("{/**: {ros__parameters: {use_sim_time: true}}}", "false", False),
+        ("{/robot/photon: {ros__parameters: {use_sim_time: true}}}", "", True),
+        ("{/other/photon: {ros__parameters: {use_sim_time: true}}}", "", False),
+        ("{/**: {ros__parameters: {autostart: false}}}", "", False),
+        ("{/**: {ros__parameters: {autostart: false}}}", "true", True),
+        ("", "", False),
+    ],
+)
+def test_a_bag_and_rviz_take_the_time_that_the_node_takes(
+    text: str, argument: str, wanted: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    given = {"params_file": str(path), "use_sim_time": argument, "namespace": "robot"}
+    assert launch_module()._is_simulated(given) is wanted
+
+
+def test_a_file_that_says_autostart_false_leaves_the_node_unconfigured(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("/**: {ros__parameters: {autostart: false, use_sim_time: true}}\n")
+    node = Node("launch_client")
+    states = node.create_client(GetState, "/photon/get_state")
+    parameters = node.create_client(GetParameters, "/photon/get_parameters")
+    child = launched(f"params_file:={path}")
+    try:
+        assert states.wait_for_service(60.0)
+        time.sleep(3.0)  # enough for an automatic start to have begun
+        asked = states.call_async(GetState.Request())
+        rclpy.spin_until_future_complete(node, asked, timeout_sec=20.0)
+        assert asked.result().current_state.id == State.PRIMARY_STATE_UNCONFIGURED
+        told = parameters.call_async(GetParameters.Request(names=["use_sim_time", "autostart"]))
+        rclpy.spin_until_future_complete(node, told, timeout_sec=20.0)
+        assert [value.bool_value for value in told.result().values] == [True, False]
+    finally:
+        child.send_signal(signal.SIGINT)
+        child.communicate(timeout=30.0)
+        node.destroy_node()
 
 
 def test_detections_flow_in_the_namespace_and_ctrl_c_ends_everything() -> None:
