@@ -68,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
             writer = PictureWriter(options.topic, options.out, stop)
             print("ready", flush=True)
             spin(writer, stop.is_set)
+            writer.destroy_node()
             error, num_written = writer.error, writer.num_written
     except OSError as problem:
         error = problem
