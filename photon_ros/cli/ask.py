@@ -125,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer what is asked about the pictures."""
     if arguments.overlay is not None:
         check_picture_path(arguments.overlay)
+    if NO_IMAGE in arguments.image and arguments.skill != "query":
+        raise InputError(f"{arguments.skill} needs a picture; only query can do without")
     if arguments.skill not in ("query", "caption"):
         from photon_ros.cli.ask_many import pictures_in, run_many
 
@@ -169,8 +171,6 @@ def _request(arguments: argparse.Namespace) -> Request:
     (image,) = arguments.image
     if image != NO_IMAGE:
         frame = Frame(load_image(Path(image)))
-    elif arguments.skill != "query":
-        raise InputError(f"{arguments.skill} needs a picture; only query can do without")
     return request_of(arguments, arguments.prompt, frame)
 
 
