@@ -58,15 +58,16 @@ def sample(
     landed[:, Landed.PROB] = probs
     bin_probs = torch.ones_like(probs)
     embeds = model.embed_tokens(ids) if plan.pair is None else None
-    is_spatial = controls[:, Control.SPATIAL] == 1
+    # With a pair every row is spatial.
+    is_text = None if plan.pair is not None else controls[:, Control.SPATIAL] == 0
     if plan.may_coord:
-        is_coord = is_spatial & (ids == spec.coord_id)
+        is_coord = _is_value(ids, spec.coord_id, is_text)
         bins, chances = _most_likely(model.coord_logits(hidden))
         landed[:, Landed.COORD] = torch.where(is_coord, bins, -1)
         bin_probs = torch.where(is_coord, chances, bin_probs)
         embeds = _where_rows(is_coord, model.embed_coords(bins), embeds)
     if plan.may_size:
-        is_size = is_spatial & (ids == spec.size_id)
+        is_size = _is_value(ids, spec.size_id, is_text)
         bins, chances = _most_likely(model.size_logits(hidden))
         landed[:, Landed.WIDTH : Landed.PROB] = torch.where(is_size[:, None], bins, -1)
         bin_probs = torch.where(is_size, chances.prod(-1), bin_probs)
@@ -74,6 +75,12 @@ def sample(
     landed[:, Landed.BIN_PROB] = bin_probs
     if embeds is not None:  # a batch that can only end feeds nothing on
         relay.index_copy_(0, lanes, embeds.to(relay.dtype))
+
+
+def _is_value(ids: Tensor, value_id: int, is_text: Tensor | None) -> Tensor:
+    """Return which rows sampled ``value_id`` to stand for a value, and not as text."""
+    is_sampled = ids == value_id
+    return is_sampled if is_text is None else is_sampled & ~is_text
 
 
 def _where_rows(is_new_R: Tensor, new_RD: Tensor, old_RD: Tensor | None) -> Tensor:
@@ -166,6 +173,4 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the arg max over the last axis and its softmax probability."""
-    logits = logits.float()
-    best, bins = logits.max(-1)
-    return bins, torch.exp(best - torch.logsumexp(logits, -1))
+    return logits.argmax(-1), torch.softmax(logits, -1, dtype=torch.float32).amax(-1)
