@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import partial
@@ -45,8 +46,9 @@ class Pending:
         self._prompt = prompt
         self._state = state
         self._adapter = adapter
-        self._worker = worker
-        self._executor = executor
+        # Weakly: who keeps an answer's future does not keep the model that gave it.
+        self._worker = weakref.ref(worker)
+        self._executor = weakref.ref(executor)
         self._submitted_s = time.monotonic()
 
     def enter_with_frame(self, key: CropKey, crops: Future[FrameCrops]) -> None:
@@ -78,16 +80,22 @@ class Pending:
             sampling=SamplingParams(request.temperature, request.top_p, request.seed),
             deadline_s=request.deadline_s,
         )
-        worker = self._worker
+        worker = self._worker()
         try:
+            if worker is None:
+                raise EngineStopped("photon is no longer there")
             worker.submit(sequence)
         except EngineStopped as stopped:
             self._deliver(error=stopped)
             return
-        cancelled = RequestCancelled(f"{request.skill} {request.prompt!r} was cancelled")
-        self.future.add_done_callback(
-            lambda future: worker.cancel(sequence, cancelled) if future.cancelled() else None
-        )
+        self.future.add_done_callback(partial(self._cancel, sequence))
+
+    def _cancel(self, sequence: Sequence, future: Future[Result]) -> None:
+        worker = self._worker()
+        if worker is not None and future.cancelled():
+            request = self._request
+            error = RequestCancelled(f"{request.skill} {request.prompt!r} was cancelled")
+            worker.cancel(sequence, error)
 
     def _on_done(self, sequence: Sequence, outcome: Outcome) -> None:
         """Called on the engine's thread, which has better things to do than build results."""
@@ -95,8 +103,11 @@ class Pending:
             self._deliver(error=outcome.error)
             return
         finish = partial(self._finish, sequence, outcome, sequence.inflight_refs)
+        executor = self._executor()
         try:
-            work = self._executor.submit(finish)
+            if executor is None:
+                raise RuntimeError("the pool is no longer there")
+            work = executor.submit(finish)
         except RuntimeError:  # closing: the pool takes nothing more, the answer is still good
             finish()
             return

@@ -11,10 +11,13 @@ thread waits for resampling; the same pool turns finished sequences into results
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from photon_ros.core.errors import EngineStopped, InputError
 from photon_ros.core.frame import Frame
@@ -23,6 +26,7 @@ from photon_ros.core.result import Result
 from photon_ros.engine.config import EngineConfig
 from photon_ros.engine.device import device_named
 from photon_ros.engine.engine import Engine
+from photon_ros.engine.interfaces import FrameCrops
 from photon_ros.engine.lora import LoraAdapter
 from photon_ros.engine.metrics import EngineLoad, EngineStats
 from photon_ros.engine.worker import EngineWorker
@@ -63,7 +67,7 @@ class Photon:
             ("vikhyatk/moondream2"), or a loaded Checkpoint.
         revision: which commit, tag or branch of a hub id; None takes the one that this release
             was made for, or else the newest.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N"; also as a torch.device. A Checkpoint must be there.
         dtype: "float32", "bfloat16" or "float16"; None takes float32 on the CPU and bfloat16
             on a GPU.
         config: sizes of the engine; None takes the defaults.
@@ -73,7 +77,8 @@ class Photon:
 
     Raises:
         ModelError: the model cannot be loaded; the message names what is missing.
-        InputError: the device, dtype or resize method does not exist here.
+        InputError: the device, dtype or resize method does not exist here; or a revision or
+            dtype is given for a Checkpoint, which has its own.
     """
 
     def __init__(
@@ -81,24 +86,32 @@ class Photon:
         model: str | os.PathLike[str] | Checkpoint = "nano",
         *,
         revision: str | None = None,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         dtype: str | None = None,
         config: EngineConfig | None = None,
         resize: ResizeMethod | None = None,
         cuda_graphs: bool = True,
     ) -> None:
+        if not isinstance(config, EngineConfig | None):
+            raise InputError(f"config must be an EngineConfig or None, got {config!r}")
         engine_device = device_named(device, cuda_graphs=cuda_graphs)
+        where = engine_device.torch_device
         if isinstance(model, Checkpoint):
+            if (revision, dtype) != (None, None):
+                raise InputError("a Checkpoint is loaded: revision and dtype cannot be chosen now")
             checkpoint = model
         else:
-            dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
-            checkpoint = load_model(model, revision=revision, device=device, dtype=dtype)
+            dtype = dtype or ("float32" if where.type == "cpu" else "bfloat16")
+            checkpoint = load_model(model, revision=revision, device=where, dtype=dtype)
         self._prompting = checkpoint.prompting
         self._pool = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="photon-prepare")
         self._crops = CropCache(checkpoint.config.vision, self._pool, resize or checkpoint.resize)
         self._worker = EngineWorker(
             Engine(checkpoint.model, engine_device, config or EngineConfig())
         )
+        # Who drops a Photon without closing it still gets the answers asked for; then its
+        # threads end, and the model goes with them.
+        weakref.finalize(self, self._worker.retire)
         self._adapters: dict[str, LoraAdapter] = {}
         self.model_name = checkpoint.name
 
@@ -172,7 +185,8 @@ class Photon:
         """
         inbox = StreamInbox()
         future = self._submit(request, inbox)
-        return TextStream(inbox, future, self._prompting.tokenizer)
+        tokenizer = self._prompting.tokenizer
+        return TextStream(inbox, future, tokenizer, has_reasoning=request.reasoning)
 
     def point(self, image: Picture, prompt: str, **options: Unpack[SpatialOptions]) -> Objects:
         """Return ``{"points": [{x, y, score}]}``, normalised.
@@ -308,6 +322,8 @@ class Photon:
         return self._enter(request, prompt, state)
 
     def _prompt_of(self, request: Request) -> Prompt:
+        if not isinstance(request, Request):
+            raise InputError(f"a request must be a Request, got {type(request).__name__}")
         skill = skill_named(request.skill)
         if request.adapter is not None and request.adapter not in self._adapters:
             known = ", ".join(sorted(self._adapters)) or "none"
@@ -327,5 +343,11 @@ class Photon:
             crops = self._crops.crops_of(key)
         except RuntimeError as error:  # the pool was shut down
             raise EngineStopped("photon was closed") from error
-        crops.add_done_callback(lambda cut: pending.enter_with_frame(key, cut))
+        keep = [self]  # until the engine has it, which answers what it has
+
+        def enter(cut: Future[FrameCrops]) -> None:
+            pending.enter_with_frame(key, cut)
+            keep.clear()
+
+        crops.add_done_callback(enter)
         return pending.future

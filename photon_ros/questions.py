@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
-from photon_ros.core.request import Request
+from photon_ros.core.request import Request, spatial_refs_of
 from photon_ros.core.result import Detection, Reasoning, Result
 from photon_ros.pictures import Picture, frame_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Answer = TypeVar("Answer")
 Objects = dict[str, list[dict[str, float]]]
@@ -60,14 +63,11 @@ def spatial_question(
     skill: str,
     image: Picture,
     prompt: str,
-    *,
-    max_objects: int = 50,
-    max_crops: int | None = None,
+    **options: Unpack[SpatialOptions],
 ) -> Question[Objects]:
     """Return what asks for the points or boxes of what ``prompt`` names."""
-    frame = frame_of(image)
-    request = Request(skill, prompt, frame, max_objects=max_objects, max_crops=max_crops)
-    return Question(request, shaped)
+    _check_options(skill, options, SpatialOptions)
+    return Question(Request(skill, prompt, frame_of(image), **options), shaped)
 
 
 def text_question(
@@ -77,26 +77,21 @@ def text_question(
     *,
     reasoning: bool = False,
     spatial_refs: Sequence[Sequence[float]] = (),
-    max_tokens: int = 768,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    max_crops: int | None = None,
+    **options: Unpack[TextOptions],
 ) -> Question[dict[str, Any]]:
     """Return what asks for an answer in words, a description or an outline."""
-    request = Request(
-        skill,
-        prompt,
-        None if image is None else frame_of(image),
-        max_tokens=max_tokens,
-        max_crops=max_crops,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        reasoning=reasoning,
-        spatial_refs=tuple(tuple(ref) for ref in spatial_refs),
-    )
+    _check_options(skill, options, TextOptions)
+    frame = None if image is None else frame_of(image)
+    refs = spatial_refs_of(spatial_refs)
+    request = Request(skill, prompt, frame, reasoning=reasoning, spatial_refs=refs, **options)
     return Question(request, shaped)
+
+
+def _check_options(skill: str, options: Mapping[str, object], known: type) -> None:
+    """Raise TypeError, as Python does, but for the call that people wrote."""
+    names = known.__annotations__
+    if unknown := sorted(set(options) - set(names)):
+        raise TypeError(f"{skill} takes no option {unknown[0]!r}; it takes {', '.join(names)}")
 
 
 def shaped(result: Result) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 
-from photon_ros.core.errors import RequestCancelled
+from photon_ros.core.errors import InputError, RequestCancelled
 from photon_ros.core.prompting import Tokenizer
 from photon_ros.core.result import Reasoning, Result
 from photon_ros.skills.release import TextRelease
@@ -75,7 +75,15 @@ class TextStream(Iterator[str], AsyncIterator[str]):
     Closing the stream, or dropping it, cancels what is left of the request.
     """
 
-    def __init__(self, inbox: StreamInbox, future: Future[Result], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        inbox: StreamInbox,
+        future: Future[Result],
+        tokenizer: Tokenizer,
+        *,
+        has_reasoning: bool = False,
+    ) -> None:
+        self._has_reasoning = has_reasoning
         self._inbox = inbox
         self._future = future
         self._release = TextRelease(tokenizer)
@@ -115,18 +123,22 @@ class TextStream(Iterator[str], AsyncIterator[str]):
         raise StopAsyncIteration
 
     def reasoning(self) -> Reasoning:
-        """Wait until the reasoning is over, and return it; only for a request that has one."""
-        while self._reasoning is None:
+        """Wait until the reasoning is over, and return it.
+
+        Raises what went wrong, if anything did before that, and InputError where no reasoning was
+        asked for.
+        """
+        while (reasoning := self._reasoning_so_far()) is None:
             if self._take() is None:
                 self._inbox.arrival().result()
-        return self._reasoning
+        return reasoning
 
     async def areasoning(self) -> Reasoning:
         """Wait like :meth:`reasoning`, without holding up the event loop."""
-        while self._reasoning is None:
+        while (reasoning := self._reasoning_so_far()) is None:
             if self._take() is None:
                 await asyncio.wrap_future(self._inbox.arrival())
-        return self._reasoning
+        return reasoning
 
     def close(self) -> None:
         """Cancel what is left of the request; nothing happens when it is over."""
@@ -147,6 +159,14 @@ class TextStream(Iterator[str], AsyncIterator[str]):
             return self._end(event)
         self._reasoning = event()
         return ""
+
+    def _reasoning_so_far(self) -> Reasoning | None:
+        """Return the reasoning, None while it can still come."""
+        if not self._has_reasoning:
+            raise InputError("the request was asked without reasoning, so it has none")
+        if self._reasoning is None and self._is_over:  # read to its end, or closed
+            self._end(self._future)
+        return self._reasoning
 
     def _end(self, future: Future[Result]) -> str:
         self._is_over = True

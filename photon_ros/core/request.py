@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Final
@@ -66,8 +67,11 @@ class Request:
             check_count("max_crops", self.max_crops, 0, MAX_CROPS)
         check_sampling(self.temperature, self.top_p, self.seed)
         check_deadline(self.deadline_s)
-        for ref in self.spatial_refs:
-            _check_ref(ref)
+        if not isinstance(self.reasoning, bool):
+            raise InputError(f"reasoning must be True or False, got {self.reasoning!r}")
+        if not isinstance(self.adapter, str | None):
+            raise InputError(f"adapter must be the name of one or None, got {self.adapter!r}")
+        object.__setattr__(self, "spatial_refs", spatial_refs_of(self.spatial_refs))
 
 
 def check_sampling(temperature: float, top_p: float, seed: int) -> None:
@@ -76,48 +80,62 @@ def check_sampling(temperature: float, top_p: float, seed: int) -> None:
     An infinite temperature would make NaN of the logits of ids that may not come, and argmax
     takes a NaN before any number.
     """
-    _check_number("temperature", temperature)
+    check_number("temperature", temperature)
     if not 0 <= temperature <= MAX_TEMPERATURE:
         raise InputError(f"temperature must be from 0 to {MAX_TEMPERATURE:g}, got {temperature}")
-    _check_number("top_p", top_p)
+    check_number("top_p", top_p)
     if not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p}")
-    _check_whole("seed", seed)
+    check_whole("seed", seed)
 
 
 def check_deadline(deadline_s: float | None) -> None:
     """Raise InputError for a deadline that is neither None nor a time."""
     if deadline_s is not None:
-        _check_number("deadline_s", deadline_s)
+        check_number("deadline_s", deadline_s)
         if math.isnan(deadline_s):
             raise InputError("deadline_s must be a time, got nan")
 
 
-def _check_number(name: str, value: object) -> None:
+def check_number(name: str, value: object) -> None:
+    """Raise InputError, naming the field, unless it is a number."""
     if not isinstance(value, Real):
         raise InputError(f"{name} must be a number, got {value!r}")
 
 
-def _check_whole(name: str, value: object) -> None:
+def check_whole(name: str, value: object) -> None:
+    """Raise InputError, naming the field, unless it is a whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{name} must be a whole number, got {value!r}")
 
 
 def check_count(name: str, value: int, least: int, most: int) -> None:
     """Raise InputError, naming the field, unless it is a whole number within the bounds."""
-    _check_whole(name, value)
+    check_whole(name, value)
     if not least <= value <= most:
         raise InputError(f"{name} must be from {least} to {most}, got {value}")
 
 
-def _check_ref(ref: tuple[float, ...]) -> None:
-    if len(ref) not in (2, 4):
+def spatial_refs_of(refs: object) -> tuple[tuple[float, ...], ...]:
+    """Return points (x, y) and boxes (x_min, y_min, x_max, y_max) as tuples of numbers.
+
+    Raises InputError for anything else, and for places outside [0, 1].
+    """
+    if isinstance(refs, str) or not isinstance(refs, Iterable):
+        raise InputError(f"spatial_refs must be a list of points and boxes, got {refs!r}")
+    return tuple([_ref_of(ref) for ref in refs])
+
+
+def _ref_of(ref: object) -> tuple[float, ...]:
+    values = tuple(ref) if isinstance(ref, Iterable) and not isinstance(ref, str) else ()
+    if len(values) not in (2, 4):
         raise InputError(
-            f"a spatial reference is (x, y) or (x_min, y_min, x_max, y_max), got {ref}"
+            f"a spatial reference is (x, y) or (x_min, y_min, x_max, y_max), got {ref!r}"
         )
-    for value in ref:
-        _check_number("a spatial reference", value)
-    if not all(0 <= value <= 1 for value in ref):
-        raise InputError(f"a spatial reference is normalised to [0, 1], got {ref}")
-    if len(ref) == 4 and (ref[0] > ref[2] or ref[1] > ref[3]):
-        raise InputError(f"the box {ref} has its minimum above its maximum")
+    for value in values:
+        check_number("a spatial reference", value)
+    if not all(0 <= value <= 1 for value in values):
+        raise InputError(f"a spatial reference is normalised to [0, 1], got {values}")
+    if len(values) == 4 and (values[0] > values[2] or values[1] > values[3]):
+        raise InputError(f"the box {values} has its minimum above its maximum")
+    return values

@@ -153,9 +153,9 @@ class _ExtentsByRow:
         self._slots = (starts[:, None] + positions).flatten()
         self._own = row_prefix.clamp_min(0)
         self._rows = torch.arange(len(row_prefix), device=starts.device)
-        reads = row_prefix == torch.arange(len(starts), device=starts.device)[:, None]
-        self._reads = reads[:, None, :, None, None]  # (F, 1, B, 1, 1)
-        self._bias = _bias(row_prefix < 0)[None, :, None, None]  # (1, B, 1, 1)
+        ignores = row_prefix != torch.arange(len(starts), device=starts.device)[:, None]
+        self._ignores = ignores[:, None, :, None, None]  # (F, 1, B, 1, 1)
+        self._has_none = (row_prefix < 0)[None, :, None, None]  # (1, B, 1, 1)
 
     def read(self, kv: Tensor) -> None:
         """Look at one layer of the cache."""
@@ -166,13 +166,15 @@ class _ExtentsByRow:
     def scores(self, q_GNE: Tensor, kv: Tensor) -> Tensor:  # noqa: ARG002
         every = torch.matmul(q_GNE, self._k_FGPE.transpose(2, 3))
         every = every.view(*every.shape[:2], len(self._rows), -1, every.shape[3])  # (F, G, B, Q, P)
-        scores = every[self._own, :, self._rows].transpose(0, 1) + self._bias
-        return scores.to(every.dtype).flatten(1, 2)
+        own = every[self._own, :, self._rows].transpose(0, 1)
+        # Not by adding: without a prefix these are scores of any slots, finite or not.
+        return own.masked_fill(self._has_none, float("-inf")).flatten(1, 2)
 
     def add_weighted(self, out_GNE: Tensor, probs_GNP: Tensor, kv: Tensor) -> Tensor:  # noqa: ARG002
-        probs = probs_GNP.view(len(probs_GNP), len(self._rows), -1, probs_GNP.shape[2])
-        parts = probs * self._reads  # (F, G, B, Q, P)
-        return out_GNE + torch.matmul(parts.flatten(2, 3), self._v_FGPE).sum(0)
+        every = torch.matmul(probs_GNP, self._v_FGPE)
+        every = every.view(*every.shape[:2], len(self._rows), -1, every.shape[3])  # (F, G, B, Q, E)
+        # Not by weights of 0: another frame's values may not be finite.
+        return out_GNE + every.masked_fill(self._ignores, 0).sum(0).flatten(1, 2)
 
 
 def _attend(q_BTHE: Tensor, kv: Tensor, pages: _PrivatePages, prefixes: _Prefixes | None) -> Tensor:

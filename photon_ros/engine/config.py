@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from photon_ros.core.errors import InputError
+from photon_ros.core.request import check_number, check_whole
+
+MAX_STALL_WARNING_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,20 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "num_lora_slots" else 1
-            if field.type == "int" and value < least:
-                raise InputError(f"{field.name} must be >= {least}, got {value}")
-        if self.stall_warning_s <= 0:
-            raise InputError(f"stall_warning_s must be > 0, got {self.stall_warning_s}")
+            name, value = field.name, getattr(self, field.name)
+            if field.type == "int":
+                check_whole(name, value)
+                least = 0 if name == "num_lora_slots" else 1
+                if value < least:
+                    raise InputError(f"{name} must be >= {least}, got {value}")
+            elif field.type == "bool" and not isinstance(value, bool):
+                raise InputError(f"{name} must be True or False, got {value!r}")
+        check_number("stall_warning_s", self.stall_warning_s)
+        if not 0 < self.stall_warning_s <= MAX_STALL_WARNING_S:  # neither is NaN
+            raise InputError(
+                f"stall_warning_s must be > 0 and at most {MAX_STALL_WARNING_S:g}, "
+                f"got {self.stall_warning_s}"
+            )
 
     @property
     def max_inflight_steps(self) -> int:

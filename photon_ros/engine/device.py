@@ -7,6 +7,7 @@ the streams and events allow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 from photon_ros.core.errors import InputError
+
+_CUDA_NAME = re.compile(r"cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 class Event(Protocol):
@@ -68,13 +71,13 @@ class Device(Protocol):
         """Return a zeroed tensor on the device, ready before anything else is queued."""
 
 
-def device_named(name: str, *, cuda_graphs: bool = True) -> Device:
+def device_named(name: str | torch.device, *, cuda_graphs: bool = True) -> Device:
     """Return the device called "cpu", "cuda" or "cuda:N"; raises InputError for another name."""
-    kind = name.partition(":")[0]
-    if kind == "cpu":
+    text = str(name) if isinstance(name, torch.device) else name
+    if text == "cpu":
         return CpuDevice()
-    if kind == "cuda":
-        return CudaDevice(name, use_graphs=cuda_graphs)
+    if isinstance(text, str) and _CUDA_NAME.fullmatch(text):
+        return CudaDevice(text, use_graphs=cuda_graphs)
     raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
 
 
@@ -146,6 +149,9 @@ class CudaDevice:
     def __init__(self, device: str = "cuda", *, use_graphs: bool = True) -> None:
         if not torch.cuda.is_available():
             raise InputError(f"device {device!r}: this torch sees no CUDA GPU; use device 'cpu'")
+        number, num_gpus = int(device.partition(":")[2] or 0), torch.cuda.device_count()
+        if number >= num_gpus:
+            raise InputError(f"device {device!r}: there are cuda:0 to cuda:{num_gpus - 1}")
         self.torch_device = torch.device(device)
         self.can_capture = use_graphs
         self._pool: tuple[int, int] | None = None  # one for all graphs: they never run at once

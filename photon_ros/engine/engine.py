@@ -8,7 +8,10 @@ depth one. Only one thread may call an Engine; see worker.py for the one that do
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
+from collections.abc import Sequence as Seq
+from functools import partial
 
 import torch
 
@@ -32,6 +35,8 @@ from photon_ros.engine.step import Step
 from photon_ros.engine.submission import check_submission
 from photon_ros.engine.watchdog import Watchdog
 
+logger = logging.getLogger(__name__)
+
 
 class Engine:
     """Pipelined decoding of many sequences over one model and one device."""
@@ -48,17 +53,19 @@ class Engine:
         )
         self._slots = [DecodeSlot(i, device, spec, config) for i in range(2)]
         relay = device.device_buffer((config.max_rows + 1, spec.dim), spec.dtype)
-        cache = KVCache(device, spec, self.pool, config.page_size)
+        self._cache = KVCache(device, spec, self.pool, config.page_size)
         self.graphs = Graphs(device)
         self.lora_bank = LoraBank(device, spec, config.num_lora_slots, config.max_lora_rank)
-        self._forward = Forward(model, device, cache, relay, self.graphs, self.lora_bank, config)
+        self._forward = Forward(
+            model, device, self._cache, relay, self.graphs, self.lora_bank, config
+        )
         self._sampler = Sampler(model, device, relay, self.graphs)
         self.pipeline = Pipeline(config.max_inflight_steps)
         self.scheduler = Scheduler(
             self.pool, config, max_context=spec.max_context, prefix_len=spec.prefix_len
         )
         self.stats = EngineStats()
-        self._lifecycle = Lifecycle(self.scheduler, self.stats, spec.vocab_size)
+        self._lifecycle = Lifecycle(self.scheduler, self.stats, spec.vocab_size, self._scrub)
         self.watchdog = Watchdog(config.stall_warning_s)
 
     @property
@@ -186,6 +193,7 @@ class Engine:
         while (step := self._drop_newest()) is not None:
             for sequence in step.sequences:
                 sequence.inflight_refs -= 1
+                sequence.is_tainted = True
                 self._lifecycle.finalize(sequence, Outcome(error=error))
             if step is failed:
                 return
@@ -202,6 +210,7 @@ class Engine:
             named += step.sequences
         for sequence in dict.fromkeys(named):
             sequence.inflight_refs = 0
+            sequence.is_tainted = True
             self._lifecycle.finalize(sequence, Outcome(error=error))
 
     def _drop_newest(self) -> Step | None:
@@ -215,6 +224,13 @@ class Engine:
         for place, _ in step.new_adapters:
             self.scheduler.adapters.drop(place)
         return step
+
+    def _scrub(self, pages: Seq[int]) -> None:
+        """Queue the cleaning of pages ahead of all that may read them later."""
+        try:
+            self._device.compute.submit(partial(self._cache.scrub, tuple(pages)), "scrub")
+        except Exception:  # a device that takes nothing more; they are given back all the same
+            logger.exception("pages could not be scrubbed")
 
     def _fence(self) -> None:
         """Wait until nothing queued can touch a buffer any more; only after a fault."""

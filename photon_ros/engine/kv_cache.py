@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
 from photon_ros.engine.device import Device
@@ -28,3 +30,14 @@ class KVCache:
         both: Tensor = device.device_buffer(shape, spec.dtype)
         self.layers: tuple[Tensor, ...] = both.unbind(0)
         self.keys, self.values = both.transpose(1, 2).chunk(2, dim=2)
+
+    def scrub(self, pages: Iterable[int]) -> None:
+        """Write zeros over pages; runs on the compute stream.
+
+        A position that may not be seen still takes part in the arithmetic, with a weight of 0,
+        and 0 times NaN is NaN: so nobody may own a page with numbers that are not finite.
+        """
+        for page in pages:
+            slots = slice(page * self.page_size, (page + 1) * self.page_size)
+            self.keys[:, slots] = 0
+            self.values[:, slots] = 0

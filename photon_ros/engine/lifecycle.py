@@ -8,7 +8,10 @@ request and nothing else.
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 
 from photon_ros.core.errors import CapacityError, DeadlineExceeded, EngineFault
 from photon_ros.core.result import EndReason
@@ -21,13 +24,27 @@ from photon_ros.engine.submission import check_constraint, check_ids
 logger = logging.getLogger(__name__)
 
 MAX_CHECKED = 256
+NOT_FINITE = (
+    "the model computed no finite number; float16 overflows on some images and prompts: try "
+    "bfloat16 or float32 (in these, weights, an adapter or the device are damaged)"
+)
 
 
 class Lifecycle:
-    """Advances, ends and releases the sequences of one scheduler."""
+    """Advances, ends and releases the sequences of one scheduler.
 
-    def __init__(self, scheduler: Scheduler, stats: EngineStats, vocab_size: int) -> None:
+    ``scrub`` queues the cleaning of pages that may hold numbers that are not finite.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        stats: EngineStats,
+        vocab_size: int,
+        scrub: Callable[[Seq[int]], None],
+    ) -> None:
         self._scheduler = scheduler
+        self._scrub = scrub
         self._stats = stats
         self._vocab_size = vocab_size
         # By id, and kept so that it stays theirs: grammars use the same few at every token.
@@ -54,6 +71,9 @@ class Lifecycle:
     def commit(self, sequence: Sequence, token: SampledToken, copied_s: float) -> bool:
         """Drop a step's reference and advance by its token; return False for a zombie's."""
         sequence.inflight_refs -= 1
+        # Whatever was not finite in a row's forward made NaN of the probability it landed.
+        is_finite = not math.isnan(token.prob * token.bin_prob)
+        sequence.is_tainted |= not is_finite
         if sequence.finalized:
             self._release_if_unnamed(sequence)
             return False
@@ -63,6 +83,10 @@ class Lifecycle:
         sequence.clock.first_token_s = sequence.clock.first_token_s or copied_s
         sequence.num_committed += 1
         self._stats.num_tokens += 1
+        if not is_finite:
+            self._scheduler.forget_prefix(sequence)
+            self.finalize(sequence, Outcome(error=EngineFault(NOT_FINITE)))
+            return True
         try:
             has_ended = sequence.state.advance(token)
             next_ids = sequence.state.next_phase() if has_ended else None
@@ -129,6 +153,8 @@ class Lifecycle:
 
     def _release_if_unnamed(self, sequence: Sequence) -> None:
         if sequence.inflight_refs == 0 and sequence.status is not SequenceStatus.RELEASED:
+            if sequence.is_tainted and sequence.pages:
+                self._scrub(sequence.pages)  # queued ahead of whatever their next owner runs
             self._scheduler.release(sequence)
 
 

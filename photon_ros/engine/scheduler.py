@@ -122,6 +122,11 @@ class Scheduler:
             self._last_kind = step.kind
         return step
 
+    def forget_prefix(self, sequence: Sequence) -> None:
+        """Let no later request find the frame that a sequence reads; it may be garbage."""
+        if sequence.prefix is not None:
+            self._pool.prefixes.drop(sequence.prefix)
+
     def release(self, sequence: Sequence) -> None:
         """Take back everything a finalized sequence owns, exactly once."""
         if sequence.status is SequenceStatus.RUNNING:

@@ -70,6 +70,8 @@ class Sequence:
         adapter: changes the model for this sequence; None for the model as it is.
         prompt_start: private position of the first of ``prompt_ids``.
         is_between_phases: its phase has ended; it is prefilled again once nothing names it.
+        is_tainted: its pages may hold numbers that are not finite; they are scrubbed when given
+            back.
         state: the grammar; told every committed token.
         source: the frame asked about; None for text only.
         on_done: called once, on the engine's thread, when the sequence is finalized.
@@ -90,6 +92,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.NEW
     finalized: bool = False
     is_between_phases: bool = False
+    is_tainted: bool = False
     inflight_refs: int = 0
     prompt_start: int = 0
     num_launched: int = 0

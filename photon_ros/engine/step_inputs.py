@@ -28,7 +28,8 @@ class ForwardInputs:
             last real token among all ``rows * T``. ``lanes`` comes first: a captured sampling
             finds it by ``rows`` alone.
         token_ids, positions, private_positions, write_slots: (rows, T).
-        page_table: (rows, num_pages), private pages, padded with the reserved one.
+        page_table: (rows, num_pages), private pages, padded with the row's first: what nobody
+            may see must be finite, and the reserved page need not be. Padding rows have only that.
         prefix_starts, row_prefix: (F,) and (rows,), in steps of fixed shape only: position slots
             of the prefixes, and which of them a row reads (-1: none).
     """
@@ -78,8 +79,9 @@ class StepRows:
         self.has_adapters = bool(self._lora_slots.any())
         self.groups = row_groups(sequences, page_size)
         shape = len(sequences), max(len(s.pages) for s in sequences)
-        self._page_table = np.full(shape, RESERVED_PAGE, dtype=np.int64)
+        self._page_table = np.empty(shape, dtype=np.int64)
         for row, sequence in enumerate(sequences):
+            self._page_table[row] = sequence.pages[0]
             self._page_table[row, : len(sequence.pages)] = sequence.pages
         self._rows = np.arange(len(sequences))
 
@@ -139,6 +141,7 @@ class StepRows:
         padded = [_grown(field, rows) for field in fields]
         padded[0][num_rows:] = max_rows  # lanes; slot 0 and position 0 are on the reserved page
         table = np.full((rows, bucket(num_pages, max_pages)), RESERVED_PAGE, dtype=np.int64)
+        table[:num_rows] = page_table[:, :1]
         table[:num_rows, :num_pages] = page_table
         starts = sorted({g.prefix_start for g in self.groups if g.prefix_start >= 0})
         num_prefixes = bucket(len(starts), max_prefixes)

@@ -6,11 +6,13 @@ before every tick.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from photon_ros.core.errors import EngineStopped, PhotonError
@@ -21,7 +23,9 @@ from photon_ros.engine.sequence import Sequence, SequenceStatus
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 1.5
+EXIT_TIMEOUT_S = 10.0
 PAUSED_TICK_S = 0.02
+IDLE_LOOK_S = 5.0
 
 
 class EngineWorker:
@@ -31,13 +35,14 @@ class EngineWorker:
         self.engine = engine
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
-        self._is_closing = False
+        self._is_closing = self._is_retiring = False
         self._live: list[Sequence] = []  # submitted, and not yet told of their end
         # Who waits, and for what of that which was submitted before.
         self._drains: list[tuple[threading.Event, list[Sequence]]] = []
         engine.watchdog.start()
         self._thread = threading.Thread(target=self._run, name="photon-engine", daemon=True)
         self._thread.start()
+        _open_workers.add(self)
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence from any thread; raises EngineStopped after close.
@@ -65,17 +70,23 @@ class EngineWorker:
         self._post(lambda: self._drains.append((is_drained, self._live.copy())))
         return is_drained.wait(timeout_s)
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = JOIN_TIMEOUT_S) -> None:
         """Stop the thread; everything not yet answered ends with EngineStopped."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
         is_inside = threading.current_thread() is self._thread  # a callback; it ends after it
         if not is_inside:
-            self._thread.join(JOIN_TIMEOUT_S)
+            self._thread.join(timeout_s)
         self.engine.watchdog.close()
         if self._thread.is_alive() and not is_inside:
-            logger.error("the engine's thread did not stop within %.1f s", JOIN_TIMEOUT_S)
+            logger.error("the engine's thread did not stop within %.1f s", timeout_s)
+
+    def retire(self) -> None:
+        """Stop once everything submitted is answered; does not wait, from whatever thread."""
+        with self._wake:
+            self._is_retiring = True
+            self._wake.notify()
 
     def _post(self, action: Callable[[], None]) -> None:
         with self._wake:
@@ -112,20 +123,29 @@ class EngineWorker:
         while True:
             self._forget_ended()
             with self._wake:
-                # While paused, requests still reach their deadlines: look now and then.
+                # While paused, requests still reach their deadlines: look now and then. So does
+                # who retires: a collection of garbage in this thread may do so just before it
+                # waits, which wakes nobody.
                 self._wake.wait_for(
-                    lambda: self._is_closing or self._inbox or self.engine.can_launch_or_commit,
-                    timeout=PAUSED_TICK_S if self._live else None,
+                    lambda: self._must_stop or self._inbox or self.engine.can_launch_or_commit,
+                    timeout=PAUSED_TICK_S if self._live else IDLE_LOOK_S,
                 )
-                if self._is_closing:
+                if self._must_stop:
+                    self._is_closing = True
                     break
                 actions, self._inbox = self._inbox, deque()
             for action in actions:
                 self._guarded(action)
             if self.engine.has_work:
                 self._guarded(self.engine.tick)
-        self._end_all(EngineStopped("the engine was closed"))
+        self._end_all(EngineStopped("the engine was closed"), self._taken_inbox())
         self._forget_ended()
+        self.engine.watchdog.close()
+
+    @property
+    def _must_stop(self) -> bool:
+        is_retired = self._is_retiring and not self._inbox and not self._live
+        return self._is_closing or is_retired
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -133,15 +153,19 @@ class EngineWorker:
         except Exception as cause:  # an engine bug: no request may wait for ever because of it
             logger.exception("the engine failed; every pending request fails with it")
             error = fault("the engine failed", cause)
+            actions = self._taken_inbox()  # before anybody is told: who then asks again is served
             try:
                 self.engine.recover(error)
             except Exception:
                 logger.exception("the engine could not put itself in order")
-            self._end_all(error)
+            self._end_all(error, actions)
 
-    def _end_all(self, error: PhotonError) -> None:
+    def _taken_inbox(self) -> deque[Callable[[], None]]:
         with self._wake:
             actions, self._inbox = self._inbox, deque()
+        return actions
+
+    def _end_all(self, error: PhotonError, actions: Iterable[Callable[[], None]]) -> None:
         for action in actions:  # so that late submissions are told, too
             try:
                 action()
@@ -152,6 +176,16 @@ class EngineWorker:
                 self.engine.cancel(sequence, error)
             except Exception:  # noqa: PERF203 (it has been told; the others have to be, too)
                 logger.exception("a request could not give back what it owned")
+
+
+_open_workers: weakref.WeakSet[EngineWorker] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what nobody closed: an interpreter that ends under a running step aborts."""
+    for worker in list(_open_workers):
+        worker.close(EXIT_TIMEOUT_S)
 
 
 def _still_live(sequences: list[Sequence]) -> list[Sequence]:

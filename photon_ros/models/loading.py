@@ -32,10 +32,16 @@ def load_model(
     Raises:
         ModelError: nothing can be loaded from there; the message says what was looked for.
     """
+    if not isinstance(model, (str, os.PathLike)):
+        raise ModelError(f"model must be nano, a folder or an id on the hub, got {model!r}")
     name = os.fspath(model)
+    if not isinstance(revision, str | None):
+        raise ModelError(f"revision must be a commit, tag or branch, got {revision!r}")
     if not name.strip():
         raise ModelError("the model's name is empty: give nano, a folder or an id on the hub")
     if name == EMBEDDED:
+        if revision is not None:
+            raise ModelError(f"nano is not on a hub, so it has no revision {revision!r}")
         return load_nano(device=device, dtype=dtype)
     try:
         found = locate(model, revision)

@@ -55,6 +55,13 @@ def test_no_budget_of_crops_is_the_models_own() -> None:
         ({"deadline_s": "soon"}, "deadline_s must be a number, got 'soon'"),
         ({"frame": np.zeros((4, 4, 3), np.uint8)}, "frame must be a Frame or None, got ndarray"),
         ({"spatial_refs": (("a", "b"),)}, "a spatial reference must be a number, got 'a'"),
+        ({"spatial_refs": 5}, "spatial_refs must be a list of points and boxes, got 5"),
+        ({"spatial_refs": None}, "spatial_refs must be a list of points and boxes, got None"),
+        ({"spatial_refs": "ab"}, "spatial_refs must be a list of points and boxes, got 'ab'"),
+        ({"spatial_refs": (0.1, 0.2)}, r"a spatial reference is \(x, y\) or .*, got 0.1"),
+        ({"spatial_refs": ["ab"]}, r"a spatial reference is \(x, y\) or .*, got 'ab'"),
+        ({"adapter": []}, r"adapter must be the name of one or None, got \[\]"),
+        ({"reasoning": "no"}, "reasoning must be True or False, got 'no'"),
         ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
         ({"top_p": 1.5}, r"top_p must be in \(0, 1\]"),
         ({"spatial_refs": ((0.5,),)}, "a spatial reference is"),
@@ -88,3 +95,9 @@ def test_numbers_of_any_kind_are_taken() -> None:
     )
     assert (request.max_tokens, request.temperature) == (5, 0.5)
     assert Request("query", "what?", temperature=MAX_TEMPERATURE).temperature == MAX_TEMPERATURE
+
+
+def test_references_may_be_any_sequences_and_the_request_can_still_be_a_key() -> None:
+    request = Request("query", "which?", spatial_refs=[[0.5, 0.25], np.array([0.0, 0.0, 1.0, 1.0])])
+    assert request.spatial_refs == ((0.5, 0.25), (0.0, 0.0, 1.0, 1.0))
+    assert request in {request}

@@ -3,7 +3,8 @@
 Each position's value vector is a small-integer hash of (input embedding, position). Queries are
 zero, so attention is the mean of the visible value vectors; times their count and rounded it is
 their exact sum. A wrong page, position, row, relay value or stale buffer changes the sum and
-with it every later token. :func:`expected_tokens` computes the same without an engine.
+with it every later token. :func:`expected_tokens` computes the same without an engine. As in
+any model, a number that is not finite makes NaN of all that is computed from it.
 """
 
 from __future__ import annotations
@@ -61,15 +62,17 @@ def _features(kind: int, value: Tensor) -> Tensor:
 
 
 def _at_position(x: Tensor, positions: Tensor) -> Tensor:
-    place = positions[..., None] * (_DIMS + 13)
-    return (x.long() * 31 + place * 17 + (place ^ x.long())).remainder(BASE).float()
+    place, whole = positions[..., None] * (_DIMS + 13), x.nan_to_num(0).long()
+    return (whole * 31 + place * 17 + (place ^ whole)).remainder(BASE).float() + x * 0
 
 
 def _scores(hidden_RD: Tensor, salt: int, count: int) -> Tensor:
     """Return (R, count) logits: integers that depend on every dimension of the hidden state."""
-    state = (hidden_RD.long() * (_DIMS * 2654435 + 97)).sum(-1, keepdim=True) + salt * 7727
+    whole = hidden_RD.nan_to_num(0).long()
+    state = (whole * (_DIMS * 2654435 + 97)).sum(-1, keepdim=True) + salt * 7727
     mixed = (state + torch.arange(count) * 69069) * 1103515
-    return ((mixed ^ (mixed >> 11)) * 12345).remainder(10007).float()
+    scores = ((mixed ^ (mixed >> 11)) * 12345).remainder(10007).float()
+    return scores + (hidden_RD * 0).sum(-1, keepdim=True)
 
 
 class HashModel:
@@ -120,7 +123,7 @@ class HashModel:
         if adapt is not None:
             values = (values + adapt(0, "value", values)).remainder(BASE)
         values = values[:, :, None]
-        mean = attend(0, torch.zeros_like(values), torch.zeros_like(values), values)[:, :, 0]
+        mean = attend(0, torch.zeros_like(values), values * 0, values)[:, :, 0]
         return torch.round(mean * (positions_BT[..., None] + 1))
 
     def vocab_logits(self, hidden_RD: Tensor) -> Tensor:

@@ -7,6 +7,9 @@ Whatever may legally hold garbage does hold garbage, from the first moment on th
 - private pages from the moment they are given back, a frame's extent until it is encoded;
 - everything that was never written.
 
+Garbage in the reserved page and in extents not yet encoded is not even finite. In private pages
+it is, unless a model left worse there: what is given back must have been made so.
+
 And each operation on the compute stream may write the cache only where the sequences it was
 launched for own it, while they own it. Device-side garbage is written by operations on the
 compute stream, so that it is as late as everything else.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,10 +210,17 @@ class CacheWatch:
     """Compares the cache before and after every operation."""
 
     def __init__(
-        self, values: Tensor, relay: RelayTensor, page_size: int, prefix_len: int, report: Report
+        self,
+        values: Tensor,
+        relay: RelayTensor,
+        pool: PagePool,
+        page_size: int,
+        prefix_len: int,
+        report: Report,
     ) -> None:
         self._values = values
         self._relay = relay
+        self._pool = pool
         self._page_size = page_size
         self._prefix_len = prefix_len
         self._report = report
@@ -223,6 +234,9 @@ class CacheWatch:
             return op
         rows = self._owners(name)
         allowed = self._allowed(name)
+        if name == "scrub":
+            assert isinstance(op, partial)
+            allowed = self._scrubbed(*op.args)
 
         def watched() -> None:
             for sequence, pages in rows:
@@ -238,8 +252,10 @@ class CacheWatch:
                 self._relay.excuse()
                 raise
             finally:
-                if not torch.equal(self._values, before):
-                    changed = (self._values != before).flatten(2).any(-1).any(0)
+                differs = self._values != before
+                differs &= ~(self._values.isnan() & before.isnan())
+                if differs.any():
+                    changed = differs.flatten(2).any(-1).any(0)
                     wrong = set(changed.nonzero()[:, 0].tolist()) - allowed
                     if wrong:
                         self._report(f"{name} wrote position slots {sorted(wrong)[:8]} of others")
@@ -250,6 +266,11 @@ class CacheWatch:
         if self._step is None or name not in ("encode", "prefill", "decode"):
             return []
         return [(sequence, list(sequence.pages)) for sequence in self._step.sequences]
+
+    def _scrubbed(self, pages: Iterable[int]) -> set[int]:
+        if not self._pool._owned.issuperset(pages):
+            self._report(f"pages {pages} are scrubbed after they were given back")
+        return {page * self._page_size + i for page in pages for i in range(self._page_size)}
 
     def _allowed(self, name: str) -> set[int]:
         page, step = self._page_size, self._step
@@ -281,8 +302,10 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
         def ruin() -> None:
             for number in pages:
                 extent = slice(number * page, (number + 1) * page)
-                garbage.fill(cache.values[:, extent])
-                garbage.fill(cache.keys[:, extent])
+                for part in (cache.values[:, extent], cache.keys[:, extent]):
+                    is_worse = part.isnan()  # than garbage; it stays until it is scrubbed
+                    garbage.fill(part)
+                    part[is_worse] = float("nan")
 
         device.compute.submit(ruin, "poison")
 
@@ -292,7 +315,10 @@ def surround(engine: Engine, device: Device, seed: int, report: Report) -> Cache
     engine._forward._relay = engine._sampler._relay = relay
     for unwritten in (relay, cache.keys, cache.values):
         garbage.fill(unwritten)
-    watch = CacheWatch(cache.values, relay, page, spec.prefix_len, report)
+    first_private_slot = (engine.pool.num_pages - engine.pool.num_private_pages) * page
+    for part in (cache.keys, cache.values):  # no real row may read the reserved page
+        part[:, :first_private_slot] = float("nan")
+    watch = CacheWatch(cache.values, relay, engine.pool, page, spec.prefix_len, report)
     _adopt(engine.pipeline, PoisoningPipeline, device=device, garbage=garbage)
     pool = engine.pool
     _adopt(pool, PoisoningPool, poison_pages=poison_pages)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import CancelledError, wait
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from photon_ros.core.errors import (
@@ -249,10 +251,64 @@ def test_many_threads_may_ask_at_once(photon: Photon, frame: Frame) -> None:
         assert places == [(p["x"], p["y"]) for p in expected["points"]]
 
 
-@pytest.mark.parametrize("device", ["gpu", "", "cpus"])
-def test_a_device_that_does_not_exist_is_refused(device: str) -> None:
-    with pytest.raises(InputError, match="device must be"):
+@pytest.mark.parametrize(
+    "device",
+    ["gpu", "", "cpus", "cpu:1", "cpu:", "cuda:", "cuda:x", "cuda:-1", "cuda:01", None, 0,
+     torch.device("meta"), torch.device("cpu", 1)],
+)  # fmt: skip
+def test_a_device_that_does_not_exist_is_refused(device: Any) -> None:
+    with pytest.raises(InputError, match="device must be 'cpu', 'cuda' or 'cuda:N', got "):
         Photon(device=device)
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(InputError, match="device 'cuda:999': "):
+        Photon("no such model", device="cuda:999")
+
+
+def test_a_device_may_be_torchs(checkpoint: Checkpoint, frame: Frame) -> None:
+    with Photon(checkpoint, device=torch.device("cpu")) as photon:
+        assert set(photon.point(frame, "cup", max_objects=1)) == {"points"}
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"revision": "main"}])
+def test_what_a_loaded_checkpoint_is_cannot_be_chosen(
+    checkpoint: Checkpoint, options: dict[str, str]
+) -> None:
+    with pytest.raises(InputError, match="revision and dtype cannot be chosen now"):
+        Photon(checkpoint, **options)
+
+
+@pytest.mark.parametrize("config", [{}, {"max_rows": 3}, 16, False])
+def test_what_is_no_config_is_refused(checkpoint: Checkpoint, config: Any) -> None:
+    with pytest.raises(InputError, match="config must be an EngineConfig or None, got "):
+        Photon(checkpoint, config=config)
+
+
+@pytest.mark.parametrize("model", [5, None, ["nano"]])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(InputError, match="model must be nano, a folder or an id on the hub"):
+        Photon(model)
+
+
+@pytest.mark.parametrize("request_", [None, "detect", {"skill": "detect"}])
+@pytest.mark.parametrize("call", ["submit", "stream", "check"])
+def test_what_is_no_request_is_refused(photon: Photon, call: str, request_: Any) -> None:
+    with pytest.raises(InputError, match="a request must be a Request, got "):
+        getattr(photon, call)(request_)
+
+
+@pytest.mark.parametrize("folder", [None, 5])
+def test_an_adapter_that_is_no_folder_is_refused(photon: Photon, folder: Any) -> None:
+    with pytest.raises(InputError, match="an adapter is a folder, got "):
+        photon.add_adapter(folder)
+
+
+def test_references_of_the_wrong_shape_are_refused(photon: Photon, frame: Frame) -> None:
+    for refs in (5, (0.1, 0.2), ["ab"], [None]):
+        for call in (photon.query, photon.segment):
+            with pytest.raises(InputError, match="spatial"):
+                call(frame, "cup", spatial_refs=refs)  # type: ignore[operator]
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: object) -> None:

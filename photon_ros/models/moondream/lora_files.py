@@ -45,6 +45,10 @@ def load_adapter(folder: str | os.PathLike[str], name: str | None = None) -> Lor
         ModelError: a file is missing or broken, the adapter is not LoRA, or it changes modules
             that are not the text decoder's linears.
     """
+    if not isinstance(folder, (str, os.PathLike)):
+        raise ModelError(f"an adapter is a folder, got {folder!r}")
+    if not isinstance(name, str | None):
+        raise ModelError(f"an adapter's name must be a string, got {name!r}")
     path = Path(folder)
     config = _read_config(path / CONFIG_FILE)
     tensors = _read_tensors(path / WEIGHTS_FILE)
