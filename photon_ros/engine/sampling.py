@@ -94,14 +94,15 @@ def _choose_of_pair(
     assert plan.pair is not None
     forced = slot.controls.device[: plan.num_rows, Control.FORCED]
     if not plan.any_free:
-        return forced, torch.ones_like(forced, dtype=torch.float32)
+        # Nothing is computed from the hidden states, but NaN must show: 1 unless it is NaN.
+        return forced, hidden[:, 0].clamp(1, 1)
     logits = model.token_logits(hidden, plan.pair).float()
     lead = logits[:, 1] - logits[:, 0]
     ids = torch.where(lead > 0, plan.pair[1], plan.pair[0])
     probs = torch.sigmoid(lead.abs())
     is_forced = forced >= 0
     ids = torch.where(is_forced, forced, ids)
-    return ids, torch.where(is_forced, 1.0, probs)
+    return ids, torch.maximum(probs, is_forced)  # 1 where forced, but NaN stays NaN
 
 
 def _choose_of_vocabulary(
