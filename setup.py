@@ -48,10 +48,10 @@ setup(
         "pillow>=10.1.0",
         "pyyaml>=6.0",
         "rich>=11.2.0",
-        "rosbags>=0.10.9",
+        "rosbags>=0.11.6",
         "safetensors>=0.4.0",
         "tokenizers>=0.15.0",
-        "torch>=2.1.0",
+        "torch>=2.3.0",
     ],
     extras_require={
         "dev": [
