@@ -40,6 +40,7 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
             engine has too few KV pages for what is asked of a frame.
     """
     _check_revision(config)
+    _choose_cpu_threads(config, device)
     photon = Photon(
         config.model_path,
         revision=config.model_revision or None,
@@ -66,6 +67,18 @@ def load_photon(config: NodeConfig, device: str) -> Photon:
     gc.collect()
     gc.freeze()
     return photon
+
+
+def _choose_cpu_threads(config: NodeConfig, device: str) -> None:
+    """Set torch's number of threads, before the engine's thread starts and takes it over.
+
+    The operations of nano are too small to be shared: a second thread takes a third more CPU time
+    from the rest of the robot, and the answers come later for it (docs/measurements.md).
+    """
+    if config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
+    elif config.model_path == "nano" and device == "cpu":
+        torch.set_num_threads(1)
 
 
 def _check_revision(config: NodeConfig) -> None:

@@ -94,6 +94,14 @@ class NodeConfig:
         "on a GPU replay each decode step as one graph; false launches it kernel by kernel",
         read_only=True,
     )
+    cpu_threads: int = param(
+        "engine.cpu_threads",
+        0,
+        "threads of an operation on the CPU; 0 takes one for nano, else torch's own number",
+        read_only=True,
+        minimum=0,
+        maximum=256,
+    )
     pipelined: bool = param(
         "engine.pipelined",
         True,

@@ -163,8 +163,9 @@ def test_a_request_without_a_frame_is_refused(photon: Photon) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        np.zeros((4, 4), np.uint8),
-        np.zeros((4, 4, 4), np.uint8),
+        np.zeros(4, np.uint8),
+        np.zeros((4, 4, 2), np.uint8),
+        np.zeros((4, 4, 5), np.uint8),
         np.zeros((4, 4, 3), np.float32),
         np.full((4, 4, 3), np.nan),
         np.zeros((0, 4, 3), np.uint8),

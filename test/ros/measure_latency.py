@@ -131,13 +131,21 @@ def report(seen: Seen, num_published: int, node_cpu_s: float) -> None:
     spans = (stamps_s - stamps_s[0]) // SPAN_S
     ages = [f"{np.median(latencies_ms[spans == span]):.0f}" for span in np.unique(spans)]
     print(f"p50 per {SPAN_S} s: {', '.join(ages)} ms")
-    stages = {
-        name: np.nanmedian([getattr(array.latency, f"{name}_ms") for array in seen.arrays])
-        for name in STAGES
-    }
-    print("median stages: " + ", ".join(f"{name} {ms:.1f}" for name, ms in stages.items()))
+    slowest = [a for a, ms in zip(seen.arrays, latencies_ms, strict=True) if ms >= p95]
+    for name, arrays in (("all", seen.arrays), ("the slowest 5 %", slowest)):
+        print(f"median stages of {name}: {_stages(arrays)}")
     print(f"node CPU per answered frame {node_cpu_s * 1e3 / max(1, len(seen.arrays)):.0f} ms")
     print("load average", *(f"{load:.2f}" for load in os.getloadavg()))
+
+
+def _stages(arrays: Sequence[PhotonDetectionArray]) -> str:
+    medians = {
+        name: np.nanmedian([getattr(array.latency, f"{name}_ms") for array in arrays])
+        for name in STAGES
+    }
+    parts = [f"{name} {ms:.1f}" for name, ms in medians.items()]
+    parts.append(f"detections {np.median([len(array.detections) for array in arrays]):.0f}")
+    return ", ".join(parts)
 
 
 def main() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from photon_ros.core.errors import InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.models.moondream.image import cut
+from photon_ros.models.moondream.model import MoondreamModel
 from photon_ros.models.nano import load_nano
+from photon_ros.models.nano.checkpoint import WEIGHTS
 from photon_ros.photon import Photon
 from photon_ros.ros import load
 from photon_ros.ros.load import load_photon
@@ -77,6 +82,40 @@ def test_a_cpu_computes_no_step_behind_an_answers_last_token() -> None:
         assert sum(step.num_zombies for step in photon.engine_stats.records) == 0
     finally:
         photon.close()
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("cpu_threads", "expected"), [(0, 1), (1, 1), (3, 3)])
+def test_the_engines_thread_computes_with_as_many_threads_as_asked_and_nano_with_one(
+    cpu_threads: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    encode = MoondreamModel.encode_frames
+
+    def watched(self: MoondreamModel, *args: Any) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return encode(self, *args)
+
+    monkeypatch.setattr(MoondreamModel, "encode_frames", watched)
+    load_photon(NodeConfig().changed({"engine.cpu_threads": cpu_threads}), "cpu").close()
+    assert seen
+    assert set(seen) == {expected}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_another_model_keeps_torchs_own_number_of_threads(tmp_path: Path) -> None:
+    shutil.copytree(WEIGHTS, tmp_path / "other")
+    config = NodeConfig().changed({"model.path": str(tmp_path / "other")})
+    load_photon(config, "cpu").close()
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
