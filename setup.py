@@ -50,7 +50,7 @@ setup(
         "rich>=11.2.0",
         "rosbags>=0.11.6",
         "safetensors>=0.4.0",
-        "tokenizers>=0.15.0",
+        "tokenizers>=0.20.0",
         "torch>=2.3.0",
     ],
     extras_require={

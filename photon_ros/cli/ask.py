@@ -14,7 +14,7 @@ from photon_ros.cli.arguments import (
     add_model_arguments,
     add_text_arguments,
 )
-from photon_ros.cli.wording import shortened
+from photon_ros.cli.wording import counted, shortened
 from photon_ros.core.errors import ImageError, InputError
 
 if TYPE_CHECKING:
@@ -139,14 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_one(arguments: argparse.Namespace) -> int:
     request = _request(arguments)
-    from photon_ros.photon import Photon  # the slow one: only once the picture is read
-
-    with Photon(
-        arguments.model,
-        revision=arguments.revision,
-        device=arguments.device,
-        dtype=arguments.dtype,
-    ) as photon:
+    with open_photon(arguments) as photon:  # the slow part: only once the picture is read
         photon.check(request)
         if request.skill in ("query", "caption") and not arguments.json:
             _print_as_it_comes(photon, request)
@@ -161,6 +154,18 @@ def _run_one(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # the answer is there, whatever becomes of the picture
         write_overlay(arguments.overlay, request.frame, result.detections)
     return 0
+
+
+def open_photon(arguments: argparse.Namespace) -> Photon:
+    """Load the model that the arguments name."""
+    from photon_ros.photon import Photon
+
+    return Photon(
+        arguments.model,
+        revision=arguments.revision,
+        device=arguments.device,
+        dtype=arguments.dtype,
+    )
 
 
 def _request(arguments: argparse.Namespace) -> Request:
@@ -223,10 +228,7 @@ def summary(result: Result, frame: Frame) -> str:
     found = result.detections
     noun = "point" if result.skill == "point" else "object"
     prompt = shortened(result.prompt.strip())
-    lines = [
-        f"{len(found)} {noun}{'' if len(found) == 1 else 's'} for {prompt!r} "
-        f"in {result.timings.total_ms:.0f} ms"
-    ]
+    lines = [f"{counted(len(found), noun)} for {prompt!r} in {result.timings.total_ms:.0f} ms"]
     for detection in found:
         if result.skill == "point":
             place = f"x {detection.x * frame.width_px:.0f}  y {detection.y * frame.height_px:.0f}"

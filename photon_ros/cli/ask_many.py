@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from photon_ros.cli.ask import answer, request_of, summary, write_overlay
+from photon_ros.cli.ask import answer, open_photon, request_of, summary, write_overlay
 from photon_ros.cli.wording import complain, error_message
 from photon_ros.core.errors import EngineStopped, ImageError, InputError, PhotonError
 
@@ -66,15 +66,8 @@ def run_many(arguments: argparse.Namespace, paths: Sequence[Path]) -> int:
     prompts = [arguments.prompt, *arguments.also]
     if len(set(prompts)) < len(prompts):
         raise InputError(f"a prompt is given twice: {', '.join(prompts)}")
-    from photon_ros.photon import Photon
-
     num_failed = 0
-    with Photon(
-        arguments.model,
-        revision=arguments.revision,
-        device=arguments.device,
-        dtype=arguments.dtype,
-    ) as photon:
+    with open_photon(arguments) as photon:
         for prompt in prompts:
             photon.validate(arguments.skill, prompt)
         for asked in _answered(photon, arguments, prompts, paths):

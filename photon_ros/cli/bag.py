@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photon_ros.cli.arguments import add_depth_argument
+from photon_ros.cli.wording import counted
 
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
@@ -120,7 +121,7 @@ def run_from_video(arguments: argparse.Namespace) -> int:
         summary = bag_from_video(arguments.video, arguments.out, options, fps=fps, on_frame=advance)
     seconds = (summary.last_stamp_ns - summary.first_stamp_ns) / 1e9
     print(
-        f"{arguments.out}: {summary.num_frames} frame{'' if summary.num_frames == 1 else 's'} "
+        f"{arguments.out}: {counted(summary.num_frames, 'frame')} "
         f"of {summary.width_px}x{summary.height_px} "
         f"on {summary.topic}, {float(summary.fps):.6g} Hz, {seconds:.3f} s, "
         f"{summary.size_bytes / 1e6:.1f} MB"
@@ -141,7 +142,7 @@ def run_info(arguments: argparse.Namespace) -> int:
     for topic in topics:
         size = "of unknown size" if topic.size_px is None else "of {}x{}".format(*topic.size_px)
         number = len(topic.stamps_ns)
-        print(f"{topic.topic}  {topic.msgtype}: {number} image{'' if number == 1 else 's'} {size}")
+        print(f"{topic.topic}  {topic.msgtype}: {counted(number, 'image')} {size}")
         if number:
             print(f"  stamps {min(topic.stamps_ns)} to {max(topic.stamps_ns)} ns")
     return 0
@@ -165,7 +166,7 @@ def run_frames(arguments: argparse.Namespace) -> int:
         )
     bad = f"; {export.num_bad} could not be decoded" if export.num_bad else ""
     print(
-        f"{arguments.out}: {export.num_frames} picture{'' if export.num_frames == 1 else 's'} of "
+        f"{arguments.out}: {counted(export.num_frames, 'picture')} of "
         f"{export.topic}, and {TRUTH_NAME}{bad}"
     )
     return 1 if export.num_bad else 0

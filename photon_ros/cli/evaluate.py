@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photon_ros.cli.arguments import add_budget_arguments, add_depth_argument, add_model_arguments
+from photon_ros.cli.wording import counted
 
 if TYPE_CHECKING:
     from photon_ros.cli.arguments import Commands
@@ -134,7 +135,7 @@ def _accuracy_table(accuracy: dict[str, Any]) -> Any:
     from rich.table import Table
 
     num_frames = accuracy["num_frames"]
-    title = f"accuracy at IoU 0.5, {num_frames} frame{'' if num_frames == 1 else 's'}"
+    title = f"accuracy at IoU 0.5, {counted(num_frames, 'frame')}"
     table = Table(title=title, title_justify="left")
     table.add_column("prompt")
     for name in ("F1", "precision", "recall", "AP50", "AP50:95", "true", "found"):

@@ -17,6 +17,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 3]}..."
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 frame", "2 frames"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def error_message(error: Exception, prompts: Iterable[str] = ()) -> str:
     """Return what an error says, with every long prompt in it shortened.
 

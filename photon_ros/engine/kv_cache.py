@@ -30,6 +30,7 @@ class KVCache:
         both: Tensor = device.device_buffer(shape, spec.dtype)
         self.layers: tuple[Tensor, ...] = both.unbind(0)
         self.keys, self.values = both.transpose(1, 2).chunk(2, dim=2)
+        self._pages = both.view(*shape[:2], pool.num_pages, page_size, spec.head_dim)
 
     def scrub(self, pages: Iterable[int]) -> None:
         """Write zeros over pages; runs on the compute stream.
@@ -38,6 +39,4 @@ class KVCache:
         and 0 times NaN is NaN: so nobody may own a page with numbers that are not finite.
         """
         for page in pages:
-            slots = slice(page * self.page_size, (page + 1) * self.page_size)
-            self.keys[:, slots] = 0
-            self.values[:, slots] = 0
+            self._pages[:, :, page] = 0

@@ -36,7 +36,7 @@ class EngineWorker:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._is_closing = self._is_retiring = False
-        self._live: list[Sequence] = []  # submitted, and not yet told of their end
+        self._live: list[Sequence] = []  # submitted; those that ended leave now and then
         # Who waits, and for what of that which was submitted before.
         self._drains: list[tuple[threading.Event, list[Sequence]]] = []
         engine.watchdog.start()
@@ -112,10 +112,13 @@ class EngineWorker:
             self.engine.cancel(sequence, error)
 
     def _forget_ended(self) -> None:
-        self._live = _still_live(self._live)
+        scheduler = self.engine.scheduler
+        # Once most have ended, and not at every tick: thousands may wait.
+        if len(self._live) > 2 * (scheduler.num_waiting + len(scheduler.running)):
+            self._live = _still_live(self._live)
         for drain in self._drains.copy():
             is_drained, awaited = drain
-            if not _still_live(awaited):
+            if all(sequence.finalized for sequence in awaited):
                 is_drained.set()
                 self._drains.remove(drain)
 

@@ -91,17 +91,14 @@ def bag_facts(path: Path, storage: str, topic: str, entries: Sequence[BagEntry])
 
 def dump_document(document: Document) -> str:
     """Return the document as JSON text that ends in a newline; answers have a line each."""
-    head = {name: value for name, value in document.items() if name != "answers"}
-    text = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps({**document, "answers": []}, indent=2, ensure_ascii=False, allow_nan=False)
     answers = [
-        json.dumps(answer, ensure_ascii=False, allow_nan=False)
-        for answer in document.get("answers", [])
+        "\n    " + json.dumps(answer, ensure_ascii=False, allow_nan=False)
+        for answer in document["answers"]
     ]
-    if answers:
-        answers = ["", *answers]
-    lines = ",\n    ".join(answers).removeprefix(",")
-    end = "\n  ]" if answers else "]"
-    return f'{text[:-2]},\n  "answers": [{lines}{end}\n}}\n'
+    if answers:  # quotes within a text are escaped, so these are nowhere else
+        text = text.replace('"answers": []', f'"answers": [{",".join(answers)}\n  ]')
+    return text + "\n"
 
 
 def _answer(outcome: FrameOutcome) -> dict[str, Any]:

@@ -149,10 +149,15 @@ class CameraPort:
         kind = message_type(self.image_transport)
         return read_publishers(self._node, self.topic, kind, self._qos)
 
+    @property
+    def other_transport(self) -> str:
+        """The image_transport that is not chosen."""
+        return "compressed" if self.image_transport == "raw" else "raw"
+
     def other_topic(self) -> str:
         """Return where the camera's images of the other transport are, if somebody is there."""
-        is_raw = self.image_transport == "raw"
-        beside = self.topic + "/compressed" if is_raw else self.topic.removesuffix("/compressed")
+        topic = self.topic.removesuffix("/compressed")
+        beside = f"{topic}/compressed" if self.other_transport == "compressed" else topic
         return beside if self._node.count_publishers(beside) else ""
 
     def ahead_s(self) -> float:

@@ -57,10 +57,9 @@ def _graph_problems(port: CameraPort, publishers: PublisherReading) -> list[Prob
     if publishers.other_types:
         wanted = type_name(message_type(port.image_transport))
         carried = ", ".join(sorted(set(publishers.other_types)))
-        other = "compressed" if port.image_transport == "raw" else "raw"
         advice = ""
-        if type_name(message_type(other)) in publishers.other_types:
-            advice = f": set image_transport to {other}"
+        if type_name(message_type(port.other_transport)) in publishers.other_types:
+            advice = f": set image_transport to {port.other_transport}"
         problems.append(
             (
                 _ERROR,
@@ -78,8 +77,8 @@ def _silence(port: CameraPort, publishers: PublisherReading) -> str:
         return f"{publishers.num_seen} publisher(s) of it; {advice}"
     other = port.other_topic()
     if other:
-        transport = "compressed" if port.image_transport == "raw" else "raw"
-        return f"nobody publishes it, but {other} is there: set image_transport to {transport}"
+        advice = f"set image_transport to {port.other_transport}"
+        return f"nobody publishes it, but {other} is there: {advice}"
     return "nobody publishes it"
 
 

@@ -15,6 +15,7 @@ from photon_ros.core.errors import CapacityError, DeadlineExceeded, InputError
 from photon_ros.core.frame import Frame
 from photon_ros.core.request import Request
 from photon_ros.engine.config import EngineConfig
+from photon_ros.models.loading import EMBEDDED
 from photon_ros.models.moondream.image import ResizeMethod
 from photon_ros.photon import Photon
 from photon_ros.ros.params import NodeConfig
@@ -77,13 +78,13 @@ def _choose_cpu_threads(config: NodeConfig, device: str) -> None:
     """
     if config.cpu_threads:
         torch.set_num_threads(config.cpu_threads)
-    elif config.model_path == "nano" and device == "cpu":
+    elif config.model_path == EMBEDDED and device == "cpu":
         torch.set_num_threads(1)
 
 
 def _check_revision(config: NodeConfig) -> None:
     """Raise InputError where a revision would have no effect."""
-    is_embedded = config.model_path == "nano"
+    is_embedded = config.model_path == EMBEDDED
     if config.model_revision and (is_embedded or Path(config.model_path).exists()):
         what = "the model inside the package" if is_embedded else "a folder"
         raise InputError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +94,26 @@ def test_a_cancel_before_the_submit_and_one_after_the_end_do_nothing(opened: Ope
     worker.cancel(one.sequence, CANCELLED)
     assert worker.drain(5)
     assert one.error is None
+
+
+def test_what_has_ended_is_let_go_of_while_others_run_on(opened: Opened) -> None:
+    worker = opened(SlowModel(0.005))
+    running = Asked(endless(), (1,))
+    worker.submit(running.sequence)
+    asked = [Asked(detect(), (n + 2,)) for n in range(8)]
+    for one in asked:
+        worker.submit(one.sequence)
+    for one in asked:
+        assert_right(one, detect())
+    there = [weakref.ref(one) for one in asked]
+    asked.clear()
+    del one
+    time.sleep(0.05)  # some ticks later
+    gc.collect()
+    assert not running.outcomes, "it is still answered"
+    assert sum(one() is not None for one in there) <= 2
+    worker.cancel(running.sequence, CANCELLED)
+    assert running.error is CANCELLED
 
 
 def test_a_request_that_can_never_run_is_told_and_nobody_else_notices(opened: Opened) -> None:
