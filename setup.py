@@ -44,7 +44,7 @@ setup(
         "huggingface_hub>=0.26.0",
         "jinja2>=3.0.3",
         "numpy>=1.21.5",
-        "opencv-python-headless>=4.5.4",
+        "opencv-python-headless>=4.5.4.58",
         "pillow>=10.1.0",
         "pyyaml>=6.0",
         "rich>=11.2.0",
