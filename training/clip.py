@@ -224,6 +224,28 @@ def real_frame(clip: Clip, index: int, rng: np.random.Generator) -> Scene:
 
 # People in a group hide each other more than things in a room do.
 _MIN_VISIBLE = 0.45
+# How often somebody has company, and each of them more of it; most friends of one.
+_COMPANY = 0.65
+_MAX_FRIENDS = 3
+# How far apart the people of a group walk, pixels: from half hidden to side by side.
+_APART_PX = (12.0, 36.0)
+
+
+def _cast(people: list[Cutout], rng: np.random.Generator) -> list[tuple[float, float, Cutout]]:
+    """Return (foot, left edge, who) of one to nine people, some of them in company."""
+    cast: list[tuple[float, float, Cutout]] = []
+    for _ in range(int(rng.integers(1, 10))):
+        who = people[int(rng.integers(len(people)))]
+        x, foot = who.box[0] + rng.normal(0, 14), who.box[3] + rng.normal(0, 5)
+        cast.append((foot, x, who))
+        friends = [p for p in people if abs(p.box[3] - foot) < 25 and p.frame != who.frame]
+        for _ in range(_MAX_FRIENDS):
+            if not friends or rng.random() >= _COMPANY:
+                break
+            friend = friends[int(rng.integers(len(friends)))]
+            x += rng.choice([-1, 1]) * rng.uniform(*_APART_PX)
+            cast.append((foot + rng.normal(0, 7), x, friend))
+    return cast
 
 
 def staged_frame(clip: Clip, rng: np.random.Generator) -> Scene:
@@ -235,19 +257,7 @@ def staged_frame(clip: Clip, rng: np.random.Generator) -> Scene:
     picture = clip.frames[index].astype(np.float32)
     _without(picture, clip, list(clip.found[index]))
     composer = Composer(picture, _MIN_VISIBLE)
-    people = clip.people()
-    cast: list[tuple[float, float, Cutout]] = []  # foot, left edge, who
-    for _ in range(int(rng.integers(1, 11))):
-        who = people[int(rng.integers(len(people)))]
-        x, foot = who.box[0] + rng.normal(0, 14), who.box[3] + rng.normal(0, 5)
-        cast.append((foot, x, who))
-        if rng.random() < 0.55:
-            friends = [p for p in people if abs(p.box[3] - foot) < 25 and p.frame != who.frame]
-            if friends:
-                friend = friends[int(rng.integers(len(friends)))]
-                side = rng.choice([-1, 1]) * rng.uniform(16, 38)
-                cast.append((foot + rng.normal(0, 7), x + side, friend))
-    for foot, x, who in sorted(cast, key=lambda entry: entry[0]):
+    for foot, x, who in sorted(_cast(clip.people(), rng), key=lambda entry: entry[0]):
         sprite = who.sprite
         if rng.random() < 0.5:
             flipped = sprite.rgb[:, ::-1], sprite.alpha[:, ::-1]
@@ -258,6 +268,10 @@ def staged_frame(clip: Clip, rng: np.random.Generator) -> Scene:
     return composer.finish(rng)
 
 
+# Frames as filmed, of all: people who stand alone are soon learned.
+_FILMED = 0.25
+
+
 def clip_scene(clip: Clip, rng: np.random.Generator, least_window: float) -> Scene:
     """Return a window of a real or a staged frame.
 
@@ -266,7 +280,7 @@ def clip_scene(clip: Clip, rng: np.random.Generator, least_window: float) -> Sce
         rng: source of every random choice.
         least_window: smallest window, as a share of the frame's sides; 1 takes the whole.
     """
-    if rng.random() < 0.35:
+    if rng.random() < _FILMED:
         scene = real_frame(clip, int(rng.integers(len(clip.frames))), rng)
     else:
         scene = staged_frame(clip, rng)

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 from photon_ros.core.errors import InputError
 
-_LOSSES = ("dense", "place", "token", "coord", "size", "look", "group")
+_LOSSES = ("dense", "place", "outline", "token", "coord", "size", "look", "group")
 _SHARES = ("kind_accuracy", "colour_accuracy")
 
 
@@ -66,7 +66,7 @@ def draw(log: Path, out: Path) -> None:
     left.set_yscale("log")
     right.set_ylim(0, 1)
     joint = columns["joint"][whole] == 1
-    if joint.any():
+    if joint.any() and not joint[0]:  # else there was no stage before
         for axes in (left, right):
             axes.axvline(steps[joint.argmax()], color="grey", linestyle="--")
     figure.savefig(out, dpi=110)

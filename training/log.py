@@ -7,7 +7,8 @@ from pathlib import Path
 
 LOG_COLUMNS = (
     "step", "elapsed_s", "joint", "tiled",
-    "dense", "group", "place", "token", "coord", "size", "look", "kind_accuracy", "colour_accuracy",
+    "dense", "group", "place", "outline", "token", "coord", "size", "look",
+    "kind_accuracy", "colour_accuracy",
 )  # fmt: skip
 
 

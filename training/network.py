@@ -1,23 +1,27 @@
-"""The modules of nano in training: the family's own, plus two heads that are thrown away."""
+"""The modules of nano in training: the family's own, plus three heads that are thrown away."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from photon_ros.core.errors import InputError
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.region import RegionModel
 from photon_ros.models.moondream.text import TextDecoder
 from photon_ros.models.moondream.vision import VisionEncoder
 from training.dense import DenseHead
 from training.initial import initialise_vision
-from training.placing import PlaceHead
+from training.placing import OutlineHead, PlaceHead
+
+# Parts that only training has.
+HEADS = ("dense.", "place.", "outline.")
 
 
 class Network(nn.Module):
-    """Vision encoder, text decoder and region model, and two heads for training.
+    """Vision encoder, text decoder and region model, and three heads for training.
 
-    The state dict without ``dense.`` and ``place.`` has the keys of the family's checkpoints.
+    The state dict without the heads has the keys of the family's checkpoints.
     """
 
     def __init__(self, config: MoondreamConfig) -> None:
@@ -28,6 +32,7 @@ class Network(nn.Module):
         self.region = RegionModel(config.region)
         self.dense = DenseHead(config.vision.proj_out_dim)
         self.place = PlaceHead(config.vision.proj_out_dim)
+        self.outline = OutlineHead(config.vision.proj_out_dim)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -57,6 +62,28 @@ class Network(nn.Module):
     def checkpoint(self) -> dict[str, Tensor]:
         """Return the weights under the family's names, without the heads."""
         state = self.state_dict()
-        return {
-            f"model.{key}": state[key] for key in state if not key.startswith(("dense.", "place."))
-        }
+        return {f"model.{key}": state[key] for key in state if not key.startswith(HEADS)}
+
+    def load_checkpoint(self, tensors: dict[str, Tensor]) -> None:
+        """Take weights under the family's names, as :meth:`checkpoint` gives.
+
+        The heads become 0: while they say nothing yet, they must not pull at what is learned.
+
+        Raises:
+            InputError: the weights are not those of this architecture.
+        """
+        state = {key.removeprefix("model."): value.float() for key, value in tensors.items()}
+        own = {f"model.{key}" for key in self.state_dict() if not key.startswith(HEADS)}
+        if own != tensors.keys():
+            odd = sorted(own ^ tensors.keys())
+            raise InputError(
+                f"these weights are not nano's: {len(odd)} names are on one side only, "
+                f"{odd[0]!r} first"
+            )
+        try:
+            self.load_state_dict(state, strict=False)
+        except RuntimeError as error:
+            raise InputError(f"these weights are not nano's: {error}") from error
+        for head in (self.dense, self.place, self.outline):
+            for param in head.parameters():
+                nn.init.zeros_(param)

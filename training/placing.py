@@ -1,25 +1,72 @@
-"""Patches say where their object is, through the region model's own decoders.
+"""Patches say where their objects are and how they are shaped, for the text decoder to pass on.
 
 What the text decoder has to do later, to pass on from the patches of an object where it lies,
 is easy when a linear map of a patch's embedding already is what the region model understands.
-So that is taught early: two maps for the centre and one for the size, which are thrown away
-afterwards, and the region model's decoders, which are kept.
+So that is taught early: maps for centre and size, which are thrown away afterwards, and the
+region model's decoders, which are kept. People in a group share patches, so a patch also says
+where the second object is that it shows; and an outline can only be drawn of what the patches
+know, so each says the corners of its object.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from photon_ros.models.moondream.region import RegionModel
 from training.cutting import Sample
+from training.outline import NUM_CORNERS
 from training.packing import coord_bin, size_bin
 from training.softlabels import COORD_SIGMA_BINS, SIZE_SIGMA_BINS, soft_cross_entropy
 
 # Cells of an object, of sixteen, that make a patch belong to it.
 _MIN_CELLS = 3
+# Of the second object of a patch less must be seen.
+_MIN_CELLS_BESIDE = 2
+_BESIDE_WEIGHT = 0.5
+# Corners are told in units of the box; errors below this count squared.
+_CORNER_BETA = 0.05
+# Brings the sum over the corners to the size of the other losses.
+_CORNERS_WEIGHT = 0.3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shown:
+    """Which patches of a batch show which objects; N pairs.
+
+    Attributes:
+        frames, patches: (N,) int64 where.
+        objects: (N,) int64 index of the object in its scene.
+        weights: (N,) float32. An object counts the square root of its patches: large ones
+            have many, each an easy one.
+    """
+
+    frames: NDArray[np.int64]
+    patches: NDArray[np.int64]
+    objects: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def by(cls, owner: NDArray[np.int64]) -> Shown:
+        """Return the pairs of (F, P): 1 + the object of each patch, 0 where there is none."""
+        frames, patches = np.nonzero(owner)
+        objects = owner[frames, patches]
+        num_patches = (owner[frames] == objects[:, None]).sum(1)
+        return cls(frames, patches, objects - 1, num_patches.astype(np.float32) ** -0.5)
+
+    def embeddings(self, embeds_FPD: Tensor) -> Tensor:
+        """Return (N, D): the embedding of each patch."""
+        return embeds_FPD[torch.from_numpy(self.frames), torch.from_numpy(self.patches)]
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return the weighted mean of losses (N,)."""
+        weights = torch.from_numpy(self.weights)
+        return (losses * weights).sum() / weights.sum()
 
 
 class PlaceHead(nn.Module):
@@ -32,34 +79,67 @@ class PlaceHead(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.maps = nn.Linear(dim, 3 * dim)
+        self.maps_beside = nn.Linear(dim, 3 * dim)
 
     def loss(self, region: RegionModel, embeds_FPD: Tensor, samples: list[Sample]) -> Tensor:
         """Return the mean cross entropy of centre and size over the patches that show objects.
 
-        An object counts the square root of its patches: large ones have many, each an easy one.
+        Half as much is added for the second object of the patches that show two.
         """
+        total = embeds_FPD.sum() * 0.0
+        first = np.stack([shown_object(sample) for sample in samples])
+        second = np.stack([object_beside(sample) for sample in samples])
+        for owner, maps, weight in (
+            (first, self.maps, 1.0),
+            (second, self.maps_beside, _BESIDE_WEIGHT),
+        ):
+            if owner.any():
+                shown = Shown.by(owner)
+                hidden = maps(shown.embeddings(embeds_FPD))
+                total = total + weight * shown.mean(_place_losses(region, hidden, shown, samples))
+        return total
+
+
+class OutlineHead(nn.Module):
+    """Linear from an image embedding to the corners of the outline of what its patch shows."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, 2 * NUM_CORNERS)
+
+    def loss(self, embeds_FPD: Tensor, samples: list[Sample]) -> Tensor:
+        """Return the mean smooth L1 loss, summed over the corners of an object."""
         owner = np.stack([shown_object(sample) for sample in samples])
-        frames, patches = np.nonzero(owner)
-        if len(frames) == 0:
+        if not owner.any():
             return embeds_FPD.sum() * 0.0
-        objects = owner[frames, patches] - 1
-        boxes = np.stack([samples[f].boxes[i] for f, i in zip(frames, objects, strict=True)])
-        num_patches = (owner[frames] == owner[frames, patches][:, None]).sum(1)
-        weights = torch.from_numpy(num_patches.astype(np.float32) ** -0.5)
-        seen = embeds_FPD[torch.from_numpy(frames), torch.from_numpy(patches)]
-        across, down, extent = self.maps(seen).chunk(3, dim=-1)
-        middles = torch.from_numpy(coord_bin((boxes[:, :2] + boxes[:, 2:]) / 2))
-        sizes = torch.from_numpy(size_bin(boxes[:, 2:] - boxes[:, :2]))
-        size_logits = region.size_logits(extent)
-        losses = torch.stack(
-            [
-                soft_cross_entropy(region.coord_logits(across), middles[:, 0], COORD_SIGMA_BINS),
-                soft_cross_entropy(region.coord_logits(down), middles[:, 1], COORD_SIGMA_BINS),
-                soft_cross_entropy(size_logits[:, 0], sizes[:, 0], SIZE_SIGMA_BINS),
-                soft_cross_entropy(size_logits[:, 1], sizes[:, 1], SIZE_SIGMA_BINS),
-            ]
-        )
-        return (losses.mean(0) * weights).sum() / weights.sum()
+        shown = Shown.by(owner)
+        corners = [samples[f].corners[i] for f, i in zip(shown.frames, shown.objects, strict=True)]
+        target = torch.from_numpy(np.stack(corners)).flatten(1) - 0.5
+        out = self.out(shown.embeddings(embeds_FPD)).float()
+        losses = F.smooth_l1_loss(out, target, reduction="none", beta=_CORNER_BETA)
+        return _CORNERS_WEIGHT * shown.mean(losses.sum(-1))
+
+
+def _place_losses(
+    region: RegionModel, hidden: Tensor, shown: Shown, samples: list[Sample]
+) -> Tensor:
+    """Return (N,): the mean cross entropy of x, y, width and height of each pair."""
+    across, down, extent = hidden.chunk(3, dim=-1)
+    boxes = np.stack(
+        [samples[f].boxes[i] for f, i in zip(shown.frames, shown.objects, strict=True)]
+    )
+    middles = torch.from_numpy(coord_bin((boxes[:, :2] + boxes[:, 2:]) / 2))
+    sizes = torch.from_numpy(size_bin(boxes[:, 2:] - boxes[:, :2]))
+    size_logits = region.size_logits(extent)
+    losses = torch.stack(
+        [
+            soft_cross_entropy(region.coord_logits(across), middles[:, 0], COORD_SIGMA_BINS),
+            soft_cross_entropy(region.coord_logits(down), middles[:, 1], COORD_SIGMA_BINS),
+            soft_cross_entropy(size_logits[:, 0], sizes[:, 0], SIZE_SIGMA_BINS),
+            soft_cross_entropy(size_logits[:, 1], sizes[:, 1], SIZE_SIGMA_BINS),
+        ]
+    )
+    return losses.mean(0)
 
 
 def shown_object(sample: Sample) -> NDArray[np.int64]:
@@ -72,3 +152,14 @@ def shown_object(sample: Sample) -> NDArray[np.int64]:
     free = owner[centre] == 0
     owner[centre[free]] = np.flatnonzero(free) + 1
     return owner
+
+
+def object_beside(sample: Sample) -> NDArray[np.int64]:
+    """Return (P,) int64: 1 + the object that a patch shows second most of, 0 where none is."""
+    counts, first = sample.cells_shown(), shown_object(sample)
+    if len(counts) == 0:
+        return np.zeros(counts.shape[1], np.int64)
+    owned = np.flatnonzero(first)
+    counts[first[owned] - 1, owned] = 0
+    counts[:, first == 0] = 0
+    return np.where(counts.max(0) >= _MIN_CELLS_BESIDE, counts.argmax(0) + 1, 0)

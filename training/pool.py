@@ -40,10 +40,10 @@ class Mix:
         clip_whole, clip_tiled: the same of the film; left out when there is none.
     """
 
-    whole: float = 0.55
+    whole: float = 0.50
     tiled: float = 0.18
-    clip_whole: float = 0.07
-    clip_tiled: float = 0.20
+    clip_whole: float = 0.05
+    clip_tiled: float = 0.27
 
 
 class Renderer:

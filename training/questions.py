@@ -29,8 +29,8 @@ class Shares:
         referred: questions for an outline that come with a point.
     """
 
-    segment: float = 0.22
-    absent: float = 0.35
+    segment: float = 0.3
+    absent: float = 0.27
     swapped: float = 0.5
     lookalike: float = 0.3
     referred: float = 0.5

@@ -9,7 +9,7 @@ from photon_ros.core.errors import InputError
 
 WARMUP_STEPS = 100
 # Where the step size starts in the last stage, as a share of the full one.
-RESTART_LR = 0.8
+RESTART_LR = 0.6
 _LEAST_LR = 0.01
 
 
@@ -36,9 +36,11 @@ class Schedule:
     again_steps: int = 8_000
 
     def __post_init__(self) -> None:
-        for name, least in (("vision_steps", 0), ("joint_steps", 1), ("again_steps", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("vision_steps", "joint_steps", "again_steps"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.joint_steps + self.again_steps == 0:
+            raise InputError("joint_steps and again_steps cannot both be 0")
 
     @property
     def num_steps(self) -> int:

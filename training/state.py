@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from photon_ros.core.errors import InputError
 
@@ -35,3 +38,18 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise InputError(f"no run in {folder}: {_NAME} is missing")
     state: dict[str, Any] = torch.load(folder / _NAME, map_location="cpu", weights_only=True)
     return state
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return exported weights under the family's names.
+
+    Raises:
+        InputError: ``folder`` holds none, or a file that is not safetensors.
+    """
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise InputError(f"no weights in {folder}: {path.name} is missing")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error

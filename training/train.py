@@ -19,6 +19,7 @@ from photon_ros.core.errors import InputError
 from training.clip import load_clip
 from training.export import export
 from training.pool import Mix, Pool, Renderer, render_pool
+from training.precision import faster_in_bf16
 from training.schedule import Schedule
 from training.trainer import Recipe, Trainer
 
@@ -52,10 +53,13 @@ def _train(arguments: argparse.Namespace) -> None:
         print(f"pool: {done}/{num_scenes} scenes, {time.monotonic() - started:.0f} s", flush=True)
 
     render_pool(out / "pool", Renderer(arguments.seed, Mix(), clip), num_scenes, on_shard)
-    recipe = replace(_SMOKE_RECIPE if arguments.smoke else Recipe(), seed=arguments.seed)
+    bf16 = faster_in_bf16()
+    print(f"multiplying in {'bf16' if bf16 else 'fp32'}, which is faster on this processor")
+    recipe = _SMOKE_RECIPE if arguments.smoke else Recipe()
+    recipe = replace(recipe, seed=arguments.seed, bf16=bf16)
     stages = arguments.vision_steps, arguments.joint_steps, arguments.again_steps
     schedule = Schedule(*((6, 4, 2) if arguments.smoke else stages))
-    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule)
+    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule, arguments.start)
     left = None if arguments.until_step is None else max(0, arguments.until_step - trainer.step)
     trainer.run(stop_after_s=60 * arguments.minutes, stop_after_steps=left, on_save=_report)
     if not trainer.is_over:
@@ -88,6 +92,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vision-steps", type=int, default=Schedule().vision_steps)
     parser.add_argument("--joint-steps", type=int, default=Schedule().joint_steps)
     parser.add_argument("--again-steps", type=int, default=Schedule().again_steps)
+    parser.add_argument(
+        "--start",
+        type=Path,
+        help="folder of weights that a new run starts from instead of nothing; the vision "
+        "encoder's own stage is then left out with --vision-steps 0",
+    )
     parser.add_argument("--until-step", type=int, help="stop at this step; run again to go on")
     parser.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")
     parser.add_argument("--scenes", type=int, default=45_000, help="scenes in the pool")

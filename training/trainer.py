@@ -21,12 +21,12 @@ from training.initial import align_words, whiten_patches
 from training.log import Log
 from training.losses import question_losses
 from training.muon import Muon
-from training.network import Network
+from training.network import HEADS, Network
 from training.packing import pack
 from training.pool import Pool
 from training.questions import ask
 from training.schedule import Schedule
-from training.state import has_state, read_state, write_state
+from training.state import has_state, read_state, read_weights, write_state
 
 # The vision stage skips rendered scenes with fewer objects: a step costs the same.
 RICH_OBJECTS = 6
@@ -53,7 +53,7 @@ class Recipe:
             steps of its 768 weights add up: at ``adam_lr`` each step would move its output by
             more than the detail in it.
         max_grad_norm: gradients longer than this are shortened.
-        bf16: multiply matrices in bfloat16, where the processor does that faster.
+        bf16: multiply matrices in bfloat16, for a processor that does that faster.
     """
 
     seed: int = 1
@@ -62,16 +62,16 @@ class Recipe:
     vision_tiled_batch: int = 4
     joint_tiled_batch: int = 4
     vision_tiled_share: float = 0.15
-    joint_tiled_share: float = 0.35
+    joint_tiled_share: float = 0.45
     max_questions: int = 10
-    max_tokens: int = 150
+    max_tokens: int = 170
     muon_lr: float = 0.01
     adam_lr: float = 7e-4
     vision_lr_share: float = 0.5
     patch_lr: float = 1e-4
     weight_decay: float = 0.02
     max_grad_norm: float = 1.0
-    bf16: bool = True
+    bf16: bool = False
 
 
 class Trainer:
@@ -82,9 +82,17 @@ class Trainer:
         pool: the scenes.
         recipe: everything that is chosen.
         schedule: how long the run is.
+        start: folder of exported weights that a new run starts from; None starts from nothing.
     """
 
-    def __init__(self, folder: Path, pool: Pool, recipe: Recipe, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pool: Pool,
+        recipe: Recipe,
+        schedule: Schedule,
+        start: Path | None = None,
+    ) -> None:
         self.folder = folder
         self.pool = pool
         self.recipe = recipe
@@ -98,6 +106,8 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         if has_state(folder):
             self._resume(read_state(folder))
+        elif start is not None:
+            self.network.load_checkpoint(read_weights(start))
         else:
             scenes = np.flatnonzero(self.pool.num_crops == 1)[:WHITENING_SCENES]
             crops = np.concatenate([self.pool[int(i)].crops() for i in scenes])
@@ -188,7 +198,7 @@ class Trainer:
     def _one_step(self) -> None:
         started = time.monotonic()
         joint = self.schedule.is_joint(self.step)
-        if self.step == self.schedule.vision_steps:
+        if self.step == self.schedule.vision_steps > 0:
             align_words(self.network.text, *self.network.dense.directions())
         # Every batch depends on seed and step alone, so a resumed run sees the same ones.
         rng = np.random.default_rng([self.recipe.seed, 2, self.step])
@@ -233,6 +243,7 @@ class Trainer:
                 "group": grouping.loss(samples, [len(c) for c in crops]),
                 "place": PLACE_WEIGHT
                 * self.network.place.loss(self.network.region, embeds, samples),
+                "outline": self.network.outline.loss(embeds, samples),
             }
             if joint:
                 recipe = self.recipe
@@ -256,7 +267,7 @@ def _optimisers(network: Network, recipe: Recipe) -> tuple[Muon, torch.optim.Ada
     muon_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": []}
     adam_groups: dict[str, list[nn.Parameter]] = {"text": [], "vision": [], "patches": []}
     for name, param in network.named_parameters():
-        part = "vision" if name.startswith(("vision.", "dense.", "place.")) else "text"
+        part = "vision" if name.startswith(("vision.", *HEADS)) else "text"
         if ".blocks." in name and param.ndim == 2:
             muon_groups[part].append(param)
         else:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from training.architecture import CONFIG
 from training.cutting import CELLS_PER_PATCH, Sample
 from training.network import Network
+from training.outline import NUM_CORNERS
 from training.packing import coord_bin, size_bin
-from training.placing import shown_object
+from training.placing import Shown, object_beside, shown_object
 from training.pool import Mix, Renderer
 
 SIDE = CONFIG.vision.grid_side
@@ -77,22 +81,32 @@ def test_an_empty_scene_shows_nothing_and_costs_nothing(samples: list[Sample]) -
         corners=sample.corners[:0],
     )
     assert not shown_object(empty).any()
+    assert not object_beside(empty).any()
     network = Network(CONFIG)
     embeds = torch.randn(1, SIDE * SIDE, CONFIG.vision.proj_out_dim, requires_grad=True)
-    loss = network.place.loss(network.region, embeds, [empty])
-    loss.backward()
-    assert float(loss.detach()) == 0.0
+    for loss in (
+        network.place.loss(network.region, embeds, [empty]),
+        network.outline.loss(embeds, [empty]),
+    ):
+        loss.backward()
+        assert float(loss.detach()) == 0.0
 
 
-def _spelled_out(network: Network, embeds: Tensor, samples: list[Sample]) -> float:
+def _spelled_out(
+    network: Network,
+    maps: torch.nn.Linear,
+    owner_of: Callable[[Sample], NDArray[np.int64]],
+    embeds: Tensor,
+    samples: list[Sample],
+) -> float:
     """The same loss, one patch after the other, from the formula."""
     total = weight_sum = 0.0
     dim = CONFIG.vision.proj_out_dim
     for number, sample in enumerate(samples):
-        owner = shown_object(sample)
+        owner = owner_of(sample)
         for patch in np.flatnonzero(owner):
             box = sample.boxes[owner[patch] - 1]
-            hidden = network.place.maps(embeds[number, patch])
+            hidden = maps(embeds[number, patch])
             middle, size = coord_bin((box[:2] + box[2:]) / 2), size_bin(box[2:] - box[:2])
             sizes = network.region.size_logits(hidden[2 * dim :])
             each = [
@@ -107,6 +121,74 @@ def _spelled_out(network: Network, embeds: Tensor, samples: list[Sample]) -> flo
     return total / weight_sum
 
 
+def test_the_object_beside_is_the_one_a_patch_shows_second_most_of(samples: list[Sample]) -> None:
+    num_beside = 0
+    for sample in samples:
+        owner, beside, counts = shown_object(sample), object_beside(sample), sample.cells_shown()
+        for patch in range(SIDE * SIDE):
+            others = {
+                i + 1: int(count)
+                for i, count in enumerate(counts[:, patch])
+                if i + 1 != owner[patch] and count >= 2
+            }
+            if owner[patch] == 0 or not others:
+                assert beside[patch] == 0
+            else:
+                assert others[int(beside[patch])] == max(others.values())
+                num_beside += 1
+    assert num_beside > 0
+
+
+def test_a_large_object_counts_the_root_of_its_patches() -> None:
+    owner = np.array([[1, 1, 1, 1, 2, 0], [0, 0, 3, 0, 0, 0]])
+    shown = Shown.by(owner)
+    assert shown.frames.tolist() == [0, 0, 0, 0, 0, 1]
+    assert shown.patches.tolist() == [0, 1, 2, 3, 4, 2]
+    assert shown.objects.tolist() == [0, 0, 0, 0, 1, 2]
+    assert shown.weights.tolist() == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+    mean = shown.mean(torch.tensor([1.0, 1.0, 1.0, 1.0, 4.0, 7.0]))
+    assert float(mean) == pytest.approx((4 * 0.5 + 4 + 7) / 4)
+
+
+@torch.no_grad()
+def test_the_outline_head_is_right_when_it_says_the_corners_of_the_object(
+    samples: list[Sample],
+) -> None:
+    network = Network(CONFIG)
+    alone = [s for s in samples if len(s.kinds)][:1]
+    owner = shown_object(alone[0])
+    thing = int(owner[owner > 0][0]) - 1
+    only = np.where(owner == thing + 1, owner, 0)
+    embeds = torch.zeros(1, SIDE * SIDE, CONFIG.vision.proj_out_dim)
+    network.outline.out.weight.zero_()
+    network.outline.out.bias.copy_(torch.from_numpy(alone[0].corners[thing].reshape(-1)) - 0.5)
+    everything = float(network.outline.loss(embeds, alone))
+    others = [i for i in range(len(alone[0].kinds)) if i != thing and (owner == i + 1).any()]
+    assert (everything > 0) == bool(others)
+    shown = Shown.by(only[None])
+    assert len(shown.frames) == int((only > 0).sum())
+    # Off by more than the bend, each of the 32 numbers costs its distance less half the bend.
+    network.outline.out.bias.add_(0.2)
+    lone = _only(alone[0], thing)
+    assert float(network.outline.loss(embeds, [lone])) == pytest.approx(
+        0.3 * 2 * NUM_CORNERS * (0.2 - 0.05 / 2), rel=1e-4
+    )
+
+
+def _only(sample: Sample, thing: int) -> Sample:
+    return Sample(
+        whole=sample.whole,
+        mosaic=sample.mosaic,
+        tiling=sample.tiling,
+        kinds=sample.kinds[thing : thing + 1],
+        colours=sample.colours[thing : thing + 1],
+        boxes=sample.boxes[thing : thing + 1],
+        cells=np.where(sample.cells == thing + 1, 1, 0).astype(np.uint8),
+        is_real=False,
+        corners=sample.corners[thing : thing + 1],
+    )
+
+
 def _cross_entropy(logits: Tensor, target: float, sigma: float) -> float:
     label = torch.exp(-0.5 * ((torch.arange(len(logits)) - float(target)) / sigma) ** 2)
     return -float((label / label.sum() * torch.log_softmax(logits, 0)).sum())
@@ -118,7 +200,9 @@ def test_the_loss_is_the_weighted_mean_over_the_patches(samples: list[Sample]) -
     network = Network(CONFIG)
     embeds = torch.randn(len(samples), SIDE * SIDE, CONFIG.vision.proj_out_dim)
     loss = network.place.loss(network.region, embeds, samples)
-    assert float(loss) == pytest.approx(_spelled_out(network, embeds, samples), rel=1e-4)
+    first = _spelled_out(network, network.place.maps, shown_object, embeds, samples)
+    second = _spelled_out(network, network.place.maps_beside, object_beside, embeds, samples)
+    assert float(loss) == pytest.approx(first + second / 2, rel=1e-4)
 
 
 def test_it_teaches_the_decoders_that_are_kept(samples: list[Sample]) -> None:
