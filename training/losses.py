@@ -13,6 +13,7 @@ from training.softlabels import COORD_SIGMA_BINS, SIZE_SIGMA_BINS, soft_cross_en
 
 # A bin of a corner is 1/256 of its box: far finer than an outline need be.
 CORNER_SIGMA_BINS = 3.0
+# At 0.5 stars and triangles were drawn round: a mean IoU of 0.55 and 0.62, of 0.85 for a door.
 CORNER_WEIGHT = 1.5
 # An outline has sixteen corners after its box; where to look, and that one more comes, is easy
 # by then and must not drown what is said of boxes and points.

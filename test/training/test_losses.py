@@ -94,7 +94,7 @@ def test_every_trained_weight_gets_a_gradient(samples: list) -> None:
 
 
 def test_an_outline_does_not_drown_what_is_said_of_boxes(network: Network, samples: list) -> None:
-    """Its sixteen corners together weigh about as much as two tokens more of a box."""
+    """Its thirty-two numbers together weigh half more than those of all boxes."""
     embeds = image_embeds(network, samples).detach()
     boxes = [[Question("detect", ANY, ANY, (0, 1))], [Question("detect", ANY, ANY, (0,))]]
     with_outline = [[*boxes[0], Question("segment", ANY, ANY, (0,))], boxes[1]]
