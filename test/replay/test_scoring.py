@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from photon_ros.core.result import Detection, DetectionKind
@@ -201,7 +201,7 @@ def greedy(truth: Sequence[TrueBox], answer: Sequence[Detection]) -> tuple[int, 
     return matched, ignored
 
 
-# Sides off a grid of sevenths: overlaps never fall on 0.5 itself, where rounding decides.
+# Sides off a grid of sevenths: overlaps seldom fall on 0.5 itself, where rounding decides.
 side = st.sampled_from([k / 7 for k in range(-1, 9)])
 
 
@@ -228,6 +228,11 @@ def answers(draw: st.DrawFn) -> list[Detection]:
 def test_the_library_matches_as_the_oracle_does(
     frames: list[tuple[list[TrueBox], list[Detection]]],
 ) -> None:
+    # Boxes cut off at the edge of the picture can overlap by 0.5 to the last digit.
+    for boxes, detections in frames:
+        pairs = itertools.product(boxes, detections)
+        shares = [overlap(other.corners(), box.box, box.is_crowd) for box, other in pairs]
+        assume(all(abs(share - MIN_IOU) > 1e-9 for share in shares))
     truth = {index: image(*boxes) for index, (boxes, _) in enumerate(frames)}
     answer = {index: found for index, (_, found) in enumerate(frames)}
     result = score(truth, answer, ["cup"])

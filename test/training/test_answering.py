@@ -27,7 +27,7 @@ PROMPTS = ["person", "red cone", "object", "blue ball"]
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """A network with random weights, exported and loaded as the product does."""
-    torch.manual_seed(5)
+    torch.manual_seed(1)
     network = Network(CONFIG)
     with torch.no_grad():
         # Objects and ends must both come up, or half of the decoder is not compared.
@@ -41,11 +41,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def drawing(checkpoint: Checkpoint) -> Checkpoint:
-    """The same, and it never wants to end."""
+def drawing() -> Checkpoint:
+    """The weights in the package, which can draw; and they never want to end."""
+    checkpoint = load_nano()
     model = copy.deepcopy(checkpoint.model)
     with torch.no_grad():
-        model.text.lm_head.bias[CONFIG.tokenizer.coord_id] += 3
+        model.text.lm_head.bias[CONFIG.tokenizer.coord_id] += 12
     return replace(checkpoint, model=model)
 
 
