@@ -25,24 +25,8 @@ from training.state import read_weights
 
 
 def averaged(weights: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor, float32.
-
-    Args:
-        weights: at least one, under the family's names.
-
-    Raises:
-        InputError: their names or shapes differ.
-    """
-    first = weights[0]
-    for other in weights[1:]:
-        odd = sorted(
-            key
-            for key in first.keys() | other.keys()
-            if key not in first or key not in other or first[key].shape != other[key].shape
-        )
-        if odd:
-            raise InputError(f"weights of different models: {len(odd)} differ, {odd[0]!r} first")
-    return {key: torch.stack([each[key].float() for each in weights]).mean(0) for key in first}
+    """Return the mean of each tensor over several models of one size, at least one."""
+    return {key: torch.stack([each[key] for each in weights]).mean(0) for key in weights[0]}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     network = Network(CONFIG)
     try:
-        network.load_checkpoint(averaged([read_weights(path) for path in arguments.weights]))
+        network.start_from(averaged([read_weights(path) for path in arguments.weights]))
     except InputError as error:
         print(f"average: {error}", file=sys.stderr)
         return 2

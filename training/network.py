@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from photon_ros.core.errors import InputError
 from photon_ros.models.moondream.config import MoondreamConfig
 from photon_ros.models.moondream.region import RegionModel
 from photon_ros.models.moondream.text import TextDecoder
@@ -64,26 +63,12 @@ class Network(nn.Module):
         state = self.state_dict()
         return {f"model.{key}": state[key] for key in state if not key.startswith(HEADS)}
 
-    def load_checkpoint(self, tensors: dict[str, Tensor]) -> None:
-        """Take weights under the family's names, as :meth:`checkpoint` gives.
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Take every weight but the heads', as :func:`training.state.read_weights` gives them.
 
         The heads become 0: while they say nothing yet, they must not pull at what is learned.
-
-        Raises:
-            InputError: the weights are not those of this architecture.
         """
-        state = {key.removeprefix("model."): value.float() for key, value in tensors.items()}
-        own = {f"model.{key}" for key in self.state_dict() if not key.startswith(HEADS)}
-        if own != tensors.keys():
-            odd = sorted(own ^ tensors.keys())
-            raise InputError(
-                f"these weights are not nano's: {len(odd)} names are on one side only, "
-                f"{odd[0]!r} first"
-            )
-        try:
-            self.load_state_dict(state, strict=False)
-        except RuntimeError as error:
-            raise InputError(f"these weights are not nano's: {error}") from error
-        for head in (self.dense, self.place, self.outline):
-            for param in head.parameters():
+        self.load_state_dict(weights, strict=False)
+        for name, param in self.named_parameters():
+            if name.startswith(HEADS):
                 nn.init.zeros_(param)

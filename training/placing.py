@@ -37,36 +37,53 @@ _CORNERS_WEIGHT = 0.3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shown:
-    """Which patches of a batch show which objects; N pairs.
+    """Which patches of a batch show which objects, and the truth about those; N pairs, or none.
 
     Attributes:
         frames, patches: (N,) int64 where.
-        objects: (N,) int64 index of the object in its scene.
+        boxes: (N, 4) float32 (x_min, y_min, x_max, y_max) of the object in [0, 1].
+        corners: (N, NUM_CORNERS, 2) float32 its outline in units of the box.
         weights: (N,) float32. An object counts the square root of its patches: large ones
             have many, each an easy one.
     """
 
     frames: NDArray[np.int64]
     patches: NDArray[np.int64]
-    objects: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+    corners: NDArray[np.float32]
     weights: NDArray[np.float32]
 
     @classmethod
-    def by(cls, owner: NDArray[np.int64]) -> Shown:
+    def by(cls, owner: NDArray[np.int64], samples: list[Sample]) -> Shown:
         """Return the pairs of (F, P): 1 + the object of each patch, 0 where there is none."""
         frames, patches = np.nonzero(owner)
         objects = owner[frames, patches]
         num_patches = (owner[frames] == objects[:, None]).sum(1)
-        return cls(frames, patches, objects - 1, num_patches.astype(np.float32) ** -0.5)
+        # Object 1 of a scene is the first of its rows.
+        rows = np.cumsum([0, *(len(sample.kinds) for sample in samples)])[frames] + objects - 1
+        return cls(
+            frames,
+            patches,
+            np.concatenate([sample.boxes for sample in samples])[rows],
+            np.concatenate([sample.corners for sample in samples])[rows],
+            num_patches.astype(np.float32) ** np.float32(-0.5),
+        )
 
     def embeddings(self, embeds_FPD: Tensor) -> Tensor:
         """Return (N, D): the embedding of each patch."""
         return embeds_FPD[torch.from_numpy(self.frames), torch.from_numpy(self.patches)]
 
     def mean(self, losses: Tensor) -> Tensor:
-        """Return the weighted mean of losses (N,)."""
+        """Return the weighted mean of losses (N,); 0 where nothing is shown."""
         weights = torch.from_numpy(self.weights)
-        return (losses * weights).sum() / weights.sum()
+        return (losses * weights).sum() / weights.sum().clamp(min=1e-6)
+
+
+def shown_in(samples: list[Sample]) -> tuple[Shown, Shown]:
+    """Return what the patches of a batch show most of, and what second most."""
+    first = [shown_object(sample) for sample in samples]
+    beside = [object_beside(sample, owner) for sample, owner in zip(samples, first, strict=True)]
+    return Shown.by(np.stack(first), samples), Shown.by(np.stack(beside), samples)
 
 
 class PlaceHead(nn.Module):
@@ -81,23 +98,14 @@ class PlaceHead(nn.Module):
         self.maps = nn.Linear(dim, 3 * dim)
         self.maps_beside = nn.Linear(dim, 3 * dim)
 
-    def loss(self, region: RegionModel, embeds_FPD: Tensor, samples: list[Sample]) -> Tensor:
+    def loss(self, region: RegionModel, embeds_FPD: Tensor, first: Shown, beside: Shown) -> Tensor:
         """Return the mean cross entropy of centre and size over the patches that show objects.
 
         Half as much is added for the second object of the patches that show two.
         """
-        total = embeds_FPD.sum() * 0.0
-        first = np.stack([shown_object(sample) for sample in samples])
-        second = np.stack([object_beside(sample) for sample in samples])
-        for owner, maps, weight in (
-            (first, self.maps, 1.0),
-            (second, self.maps_beside, _BESIDE_WEIGHT),
-        ):
-            if owner.any():
-                shown = Shown.by(owner)
-                hidden = maps(shown.embeddings(embeds_FPD))
-                total = total + weight * shown.mean(_place_losses(region, hidden, shown, samples))
-        return total
+        one = _place_loss(region, self.maps, embeds_FPD, first)
+        other = _place_loss(region, self.maps_beside, embeds_FPD, beside)
+        return one + _BESIDE_WEIGHT * other
 
 
 class OutlineHead(nn.Module):
@@ -107,29 +115,20 @@ class OutlineHead(nn.Module):
         super().__init__()
         self.out = nn.Linear(dim, 2 * NUM_CORNERS)
 
-    def loss(self, embeds_FPD: Tensor, samples: list[Sample]) -> Tensor:
+    def loss(self, embeds_FPD: Tensor, shown: Shown) -> Tensor:
         """Return the mean smooth L1 loss, summed over the corners of an object."""
-        owner = np.stack([shown_object(sample) for sample in samples])
-        if not owner.any():
-            return embeds_FPD.sum() * 0.0
-        shown = Shown.by(owner)
-        corners = [samples[f].corners[i] for f, i in zip(shown.frames, shown.objects, strict=True)]
-        target = torch.from_numpy(np.stack(corners)).flatten(1) - 0.5
+        target = torch.from_numpy(shown.corners).flatten(1) - 0.5
         out = self.out(shown.embeddings(embeds_FPD)).float()
         losses = F.smooth_l1_loss(out, target, reduction="none", beta=_CORNER_BETA)
         return _CORNERS_WEIGHT * shown.mean(losses.sum(-1))
 
 
-def _place_losses(
-    region: RegionModel, hidden: Tensor, shown: Shown, samples: list[Sample]
-) -> Tensor:
-    """Return (N,): the mean cross entropy of x, y, width and height of each pair."""
-    across, down, extent = hidden.chunk(3, dim=-1)
-    boxes = np.stack(
-        [samples[f].boxes[i] for f, i in zip(shown.frames, shown.objects, strict=True)]
-    )
-    middles = torch.from_numpy(coord_bin((boxes[:, :2] + boxes[:, 2:]) / 2))
-    sizes = torch.from_numpy(size_bin(boxes[:, 2:] - boxes[:, :2]))
+def _place_loss(region: RegionModel, maps: nn.Linear, embeds_FPD: Tensor, shown: Shown) -> Tensor:
+    """Return the mean cross entropy of x, y, width and height."""
+    across, down, extent = maps(shown.embeddings(embeds_FPD)).chunk(3, dim=-1)
+    low, high = shown.boxes[:, :2], shown.boxes[:, 2:]
+    middles = torch.from_numpy(coord_bin(np.asarray((low + high) / 2, np.float32)))
+    sizes = torch.from_numpy(size_bin(high - low))
     size_logits = region.size_logits(extent)
     losses = torch.stack(
         [
@@ -139,7 +138,7 @@ def _place_losses(
             soft_cross_entropy(size_logits[:, 1], sizes[:, 1], SIZE_SIGMA_BINS),
         ]
     )
-    return losses.mean(0)
+    return shown.mean(losses.mean(0))
 
 
 def shown_object(sample: Sample) -> NDArray[np.int64]:
@@ -154,9 +153,14 @@ def shown_object(sample: Sample) -> NDArray[np.int64]:
     return owner
 
 
-def object_beside(sample: Sample) -> NDArray[np.int64]:
-    """Return (P,) int64: 1 + the object that a patch shows second most of, 0 where none is."""
-    counts, first = sample.cells_shown(), shown_object(sample)
+def object_beside(sample: Sample, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (P,) int64: 1 + the object that a patch shows second most of, 0 where none is.
+
+    Args:
+        sample: the scene.
+        first: (P,) as of :func:`shown_object`.
+    """
+    counts = sample.cells_shown()
     if len(counts) == 0:
         return np.zeros(counts.shape[1], np.int64)
     owned = np.flatnonzero(first)

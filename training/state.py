@@ -1,4 +1,4 @@
-"""The state of a run on disk: everything needed to go on exactly where it stopped."""
+"""What a run goes on from: its state, exactly where it stopped, or weights of another one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from photon_ros.core.errors import InputError
+from photon_ros.models.moondream.weights import WeightFiles, load_model
+from training.architecture import CONFIG
 
 _NAME = "state.pt"
 
@@ -41,15 +41,16 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return exported weights under the family's names.
+    """Return exported weights by the names of a network's state dict, float32.
 
     Raises:
-        InputError: ``folder`` holds none, or a file that is not safetensors.
+        InputError: ``folder`` holds no weights, damaged ones, or those of another model.
     """
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise InputError(f"no weights in {folder}: {path.name} is missing")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    files = WeightFiles(folder)
+    state = load_model(CONFIG, files, torch.device("cpu"), torch.float32).state_dict()
+    foreign = sorted(set(files.names()) - state.keys())
+    if foreign:
+        raise InputError(
+            f"{folder} holds another model: nano has no {foreign[0]!r}, one of {len(foreign)}"
+        )
+    return dict(state)

@@ -21,11 +21,15 @@ from training.export import export
 from training.pool import Mix, Pool, Renderer, render_pool
 from training.precision import faster_in_bf16
 from training.schedule import Schedule
+from training.state import read_weights
 from training.trainer import Recipe, Trainer
 
 _SMOKE_RECIPE = Recipe(
     vision_batch=4, joint_batch=4, vision_tiled_batch=1, joint_tiled_batch=1, max_questions=4
 )
+
+
+_SMOKE_SCHEDULE = Schedule(vision_steps=6, joint_steps=4, again_steps=2)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> None:
+    schedule = _schedule(arguments)
+    start = read_weights(arguments.start) if arguments.start else None
     out: Path = arguments.out or Path("runs/nano-smoke" if arguments.smoke else "runs/nano")
     clip = load_clip(arguments.clip) if arguments.clip else None
     if clip is None:
@@ -57,15 +63,32 @@ def _train(arguments: argparse.Namespace) -> None:
     print(f"multiplying in {'bf16' if bf16 else 'fp32'}, which is faster on this processor")
     recipe = _SMOKE_RECIPE if arguments.smoke else Recipe()
     recipe = replace(recipe, seed=arguments.seed, bf16=bf16)
-    stages = arguments.vision_steps, arguments.joint_steps, arguments.again_steps
-    schedule = Schedule(*((6, 4, 2) if arguments.smoke else stages))
-    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule, arguments.start)
+    trainer = Trainer(out, Pool(out / "pool"), recipe, schedule, start)
     left = None if arguments.until_step is None else max(0, arguments.until_step - trainer.step)
     trainer.run(stop_after_s=60 * arguments.minutes, stop_after_steps=left, on_save=_report)
     if not trainer.is_over:
         print(f"stopped at step {trainer.step}: the same command goes on from here")
     digest = export(trainer.network, out / "weights")
     print(f"exported to {out / 'weights'}, sha256 {digest}")
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    """Return the stages asked for; from weights there is the third one alone.
+
+    Raises:
+        InputError: the lengths of other stages came with weights to start from.
+    """
+    names = "vision_steps", "joint_steps", "again_steps"
+    steps = {name: getattr(arguments, name) for name in names}
+    given = {name: value for name, value in steps.items() if value is not None}
+    if arguments.start:
+        if given.keys() - {"again_steps"}:
+            raise InputError(
+                "from weights there is the third stage alone: with --start leave out "
+                "--vision-steps and --joint-steps"
+            )
+        given |= {"vision_steps": 0, "joint_steps": 0}
+    return replace(_SMOKE_SCHEDULE if arguments.smoke else Schedule(), **given)
 
 
 def _report(trainer: Trainer) -> None:
@@ -89,14 +112,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--minutes", type=float, default=88.0, help="stop after so long; run again to go on"
     )
-    parser.add_argument("--vision-steps", type=int, default=Schedule().vision_steps)
-    parser.add_argument("--joint-steps", type=int, default=Schedule().joint_steps)
-    parser.add_argument("--again-steps", type=int, default=Schedule().again_steps)
+    parser.add_argument(
+        "--vision-steps", type=int, help="steps that train the vision encoder alone"
+    )
+    parser.add_argument("--joint-steps", type=int, help="steps that then train everything")
+    parser.add_argument("--again-steps", type=int, help="steps that train it after the restart")
     parser.add_argument(
         "--start",
         type=Path,
-        help="folder of weights that a new run starts from instead of nothing; the vision "
-        "encoder's own stage is then left out with --vision-steps 0",
+        help="folder of weights that a new run starts from, with the third stage alone",
     )
     parser.add_argument("--until-step", type=int, help="stop at this step; run again to go on")
     parser.add_argument("--smoke", action="store_true", help="a dozen small steps, for a test")

@@ -23,10 +23,11 @@ from training.losses import question_losses
 from training.muon import Muon
 from training.network import HEADS, Network
 from training.packing import pack
+from training.placing import shown_in
 from training.pool import Pool
 from training.questions import ask
 from training.schedule import Schedule
-from training.state import has_state, read_state, read_weights, write_state
+from training.state import has_state, read_state, write_state
 
 # The vision stage skips rendered scenes with fewer objects: a step costs the same.
 RICH_OBJECTS = 6
@@ -82,7 +83,8 @@ class Trainer:
         pool: the scenes.
         recipe: everything that is chosen.
         schedule: how long the run is.
-        start: folder of exported weights that a new run starts from; None starts from nothing.
+        start: weights of :func:`training.state.read_weights` that a new run starts from; None
+            starts from nothing.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Trainer:
         pool: Pool,
         recipe: Recipe,
         schedule: Schedule,
-        start: Path | None = None,
+        start: dict[str, Tensor] | None = None,
     ) -> None:
         self.folder = folder
         self.pool = pool
@@ -107,7 +109,7 @@ class Trainer:
         if has_state(folder):
             self._resume(read_state(folder))
         elif start is not None:
-            self.network.load_checkpoint(read_weights(start))
+            self.network.start_from(start)
         else:
             scenes = np.flatnonzero(self.pool.num_crops == 1)[:WHITENING_SCENES]
             crops = np.concatenate([self.pool[int(i)].crops() for i in scenes])
@@ -238,12 +240,13 @@ class Trainer:
                 pixels, [len(c) for c in crops], [sample.tiling for sample in samples]
             )
             dense = self.network.dense(embeds)
+            first, beside = shown_in(samples)
             losses = {
                 "dense": dense_loss(dense, target),
                 "group": grouping.loss(samples, [len(c) for c in crops]),
                 "place": PLACE_WEIGHT
-                * self.network.place.loss(self.network.region, embeds, samples),
-                "outline": self.network.outline.loss(embeds, samples),
+                * self.network.place.loss(self.network.region, embeds, first, beside),
+                "outline": self.network.outline.loss(embeds, first),
             }
             if joint:
                 recipe = self.recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from training.cutting import CELLS_PER_PATCH, Sample
 from training.network import Network
 from training.outline import NUM_CORNERS
 from training.packing import coord_bin, size_bin
-from training.placing import Shown, object_beside, shown_object
+from training.placing import Shown, object_beside, shown_in, shown_object
 from training.pool import Mix, Renderer
 
 SIDE = CONFIG.vision.grid_side
@@ -51,42 +51,26 @@ def test_a_patch_belongs_to_what_it_shows_most_of(samples: list[Sample]) -> None
 def test_an_object_smaller_than_a_cell_is_shown_by_the_patch_of_its_centre(
     samples: list[Sample],
 ) -> None:
-    sample = samples[0]
-    tiny = Sample(
-        whole=sample.whole,
-        mosaic=sample.mosaic,
-        tiling=sample.tiling,
-        kinds=sample.kinds[:1],
-        colours=sample.colours[:1],
+    tiny = replace(
+        _only(samples[0], 0),
         boxes=np.array([[0.5, 0.25, 0.51, 0.26]], np.float32),
-        cells=np.zeros_like(sample.cells),
-        is_real=False,
-        corners=sample.corners[:1],
+        cells=np.zeros_like(samples[0].cells),
     )
     owner = shown_object(tiny)
     assert np.flatnonzero(owner).tolist() == [int(0.255 * SIDE) * SIDE + int(0.505 * SIDE)]
 
 
 def test_an_empty_scene_shows_nothing_and_costs_nothing(samples: list[Sample]) -> None:
-    sample = samples[0]
-    empty = Sample(
-        whole=sample.whole,
-        mosaic=sample.mosaic,
-        tiling=sample.tiling,
-        kinds=sample.kinds[:0],
-        colours=sample.colours[:0],
-        boxes=sample.boxes[:0],
-        cells=np.zeros_like(sample.cells),
-        is_real=False,
-        corners=sample.corners[:0],
-    )
+    empty = _only(samples[0], len(samples[0].kinds))
+    assert not empty.cells.any()
     assert not shown_object(empty).any()
-    assert not object_beside(empty).any()
+    assert not object_beside(empty, shown_object(empty)).any()
+    first, beside = shown_in([empty])
     network = Network(CONFIG)
     embeds = torch.randn(1, SIDE * SIDE, CONFIG.vision.proj_out_dim, requires_grad=True)
     for loss in (
-        network.place.loss(network.region, embeds, [empty]),
-        network.outline.loss(embeds, [empty]),
+        network.place.loss(network.region, embeds, first, beside),
+        network.outline.loss(embeds, first),
     ):
         loss.backward()
         assert float(loss.detach()) == 0.0
@@ -95,15 +79,14 @@ def test_an_empty_scene_shows_nothing_and_costs_nothing(samples: list[Sample]) -
 def _spelled_out(
     network: Network,
     maps: torch.nn.Linear,
-    owner_of: Callable[[Sample], NDArray[np.int64]],
+    owners: list[NDArray[np.int64]],
     embeds: Tensor,
     samples: list[Sample],
 ) -> float:
     """The same loss, one patch after the other, from the formula."""
     total = weight_sum = 0.0
     dim = CONFIG.vision.proj_out_dim
-    for number, sample in enumerate(samples):
-        owner = owner_of(sample)
+    for number, (sample, owner) in enumerate(zip(samples, owners, strict=True)):
         for patch in np.flatnonzero(owner):
             box = sample.boxes[owner[patch] - 1]
             hidden = maps(embeds[number, patch])
@@ -124,7 +107,8 @@ def _spelled_out(
 def test_the_object_beside_is_the_one_a_patch_shows_second_most_of(samples: list[Sample]) -> None:
     num_beside = 0
     for sample in samples:
-        owner, beside, counts = shown_object(sample), object_beside(sample), sample.cells_shown()
+        owner, counts = shown_object(sample), sample.cells_shown()
+        beside = object_beside(sample, owner)
         for patch in range(SIDE * SIDE):
             others = {
                 i + 1: int(count)
@@ -139,53 +123,56 @@ def test_the_object_beside_is_the_one_a_patch_shows_second_most_of(samples: list
     assert num_beside > 0
 
 
-def test_a_large_object_counts_the_root_of_its_patches() -> None:
-    owner = np.array([[1, 1, 1, 1, 2, 0], [0, 0, 3, 0, 0, 0]])
-    shown = Shown.by(owner)
-    assert shown.frames.tolist() == [0, 0, 0, 0, 0, 1]
-    assert shown.patches.tolist() == [0, 1, 2, 3, 4, 2]
-    assert shown.objects.tolist() == [0, 0, 0, 0, 1, 2]
+def test_a_large_object_counts_the_root_of_its_patches(samples: list[Sample]) -> None:
+    pair = [_only(samples[0], 0), samples[1]]
+    owner = np.array([[1, 1, 1, 1, 0, 0], [0, 2, 0, 0, 0, 1]])
+    shown = Shown.by(owner, pair)
+    assert shown.frames.tolist() == [0, 0, 0, 0, 1, 1]
+    assert shown.patches.tolist() == [0, 1, 2, 3, 1, 5]
     assert shown.weights.tolist() == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
     mean = shown.mean(torch.tensor([1.0, 1.0, 1.0, 1.0, 4.0, 7.0]))
     assert float(mean) == pytest.approx((4 * 0.5 + 4 + 7) / 4)
 
 
+def test_what_is_shown_comes_with_the_truth_of_its_own_scene(samples: list[Sample]) -> None:
+    first, beside = shown_in(samples)
+    for shown, owners in (
+        (first, [shown_object(s) for s in samples]),
+        (beside, [object_beside(s, shown_object(s)) for s in samples]),
+    ):
+        assert len(shown.frames) == sum(int((owner > 0).sum()) for owner in owners) > 0
+        for k, (frame, patch) in enumerate(zip(shown.frames, shown.patches, strict=True)):
+            thing = owners[frame][patch] - 1
+            assert np.array_equal(shown.boxes[k], samples[frame].boxes[thing])
+            assert np.array_equal(shown.corners[k], samples[frame].corners[thing])
+
+
 @torch.no_grad()
-def test_the_outline_head_is_right_when_it_says_the_corners_of_the_object(
-    samples: list[Sample],
-) -> None:
+def test_the_outline_head_pays_for_corners_that_are_off(samples: list[Sample]) -> None:
     network = Network(CONFIG)
-    alone = [s for s in samples if len(s.kinds)][:1]
-    owner = shown_object(alone[0])
-    thing = int(owner[owner > 0][0]) - 1
-    only = np.where(owner == thing + 1, owner, 0)
+    lone = _only(samples[0], 0)
+    first, _ = shown_in([lone])
     embeds = torch.zeros(1, SIDE * SIDE, CONFIG.vision.proj_out_dim)
     network.outline.out.weight.zero_()
-    network.outline.out.bias.copy_(torch.from_numpy(alone[0].corners[thing].reshape(-1)) - 0.5)
-    everything = float(network.outline.loss(embeds, alone))
-    others = [i for i in range(len(alone[0].kinds)) if i != thing and (owner == i + 1).any()]
-    assert (everything > 0) == bool(others)
-    shown = Shown.by(only[None])
-    assert len(shown.frames) == int((only > 0).sum())
+    network.outline.out.bias.copy_(torch.from_numpy(lone.corners[0].reshape(-1)) - 0.5)
+    assert float(network.outline.loss(embeds, first)) == pytest.approx(0, abs=1e-9)
     # Off by more than the bend, each of the 32 numbers costs its distance less half the bend.
     network.outline.out.bias.add_(0.2)
-    lone = _only(alone[0], thing)
-    assert float(network.outline.loss(embeds, [lone])) == pytest.approx(
+    assert float(network.outline.loss(embeds, first)) == pytest.approx(
         0.3 * 2 * NUM_CORNERS * (0.2 - 0.05 / 2), rel=1e-4
     )
 
 
 def _only(sample: Sample, thing: int) -> Sample:
-    return Sample(
-        whole=sample.whole,
-        mosaic=sample.mosaic,
-        tiling=sample.tiling,
-        kinds=sample.kinds[thing : thing + 1],
-        colours=sample.colours[thing : thing + 1],
-        boxes=sample.boxes[thing : thing + 1],
+    """Return the sample with the truth about one object, or about none past the last."""
+    part = slice(thing, thing + 1)
+    return replace(
+        sample,
+        kinds=sample.kinds[part],
+        colours=sample.colours[part],
+        boxes=sample.boxes[part],
         cells=np.where(sample.cells == thing + 1, 1, 0).astype(np.uint8),
-        is_real=False,
-        corners=sample.corners[thing : thing + 1],
+        corners=sample.corners[part],
     )
 
 
@@ -199,18 +186,21 @@ def test_the_loss_is_the_weighted_mean_over_the_patches(samples: list[Sample]) -
     torch.manual_seed(3)
     network = Network(CONFIG)
     embeds = torch.randn(len(samples), SIDE * SIDE, CONFIG.vision.proj_out_dim)
-    loss = network.place.loss(network.region, embeds, samples)
-    first = _spelled_out(network, network.place.maps, shown_object, embeds, samples)
-    second = _spelled_out(network, network.place.maps_beside, object_beside, embeds, samples)
-    assert float(loss) == pytest.approx(first + second / 2, rel=1e-4)
+    loss = network.place.loss(network.region, embeds, *shown_in(samples))
+    first = [shown_object(s) for s in samples]
+    beside = [object_beside(s, owner) for s, owner in zip(samples, first, strict=True)]
+    one = _spelled_out(network, network.place.maps, first, embeds, samples)
+    other = _spelled_out(network, network.place.maps_beside, beside, embeds, samples)
+    assert float(loss) == pytest.approx(one + other / 2, rel=1e-4)
 
 
 def test_it_teaches_the_decoders_that_are_kept(samples: list[Sample]) -> None:
     network = Network(CONFIG)
     embeds = torch.randn(len(samples), SIDE * SIDE, CONFIG.vision.proj_out_dim)
-    network.place.loss(network.region, embeds, samples).backward()
+    network.place.loss(network.region, embeds, *shown_in(samples)).backward()
     for decoder in (network.region.coord_decoder, network.region.size_decoder):
         for name, param in decoder.named_parameters():
             assert param.grad is not None, name
             assert float(param.grad.abs().sum()) > 0, name
-    assert not any(key.startswith("model.place") for key in network.checkpoint())
+    heads = ("model.place", "model.outline", "model.dense")
+    assert not any(key.startswith(heads) for key in network.checkpoint())
