@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import wait
 
 import numpy as np
@@ -21,11 +22,22 @@ def test_an_answer_whose_building_is_queued_at_close_still_arrives(
     photon.point(frame.image, "warm up", max_objects=1)
     photon.submit(Request("point", "cup", frame, max_objects=1)).result(10)
     is_free = threading.Event()
-    blockers = [photon._pool.submit(is_free.wait, 20) for _ in range(NUM_PREPARE_THREADS)]
+    all_busy = threading.Barrier(NUM_PREPARE_THREADS + 1)
+
+    def block() -> None:
+        all_busy.wait(10)
+        is_free.wait(20)
+
+    blockers = [photon._pool.submit(block) for _ in range(NUM_PREPARE_THREADS)]
+    # Only when every thread of the pool has taken its blocker is the queue empty.
+    all_busy.wait(10)
+    assert not photon._pool._work_queue.qsize()
     # The frame was cut before, so only the building of the result waits for the pool.
     future = photon.submit(Request("point", "another", frame, max_objects=1))
-    while photon._worker.engine.has_work or not photon._pool._work_queue.qsize():
-        pass
+    deadline_s = time.monotonic() + 10
+    while not photon._pool._work_queue.qsize() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    assert photon._pool._work_queue.qsize() == 1
     assert not future.done()
     photon.close()
     assert len(future.result(5).detections) <= 1
